@@ -9,6 +9,7 @@ use tidegate_fuzz::{NOW, checks, frames};
 use tidegate_limiter::engine::AHEAD_MAX;
 use tidegate_limiter::engine::delta::ACTORS_MAX;
 use tidegate_limiter::engine::delta::Bounds;
+use tidegate_limiter::engine::grant::Terms;
 use tidegate_limiter::store::{Ask, Granted, MergeOutcome};
 use tidegate_limiter::units::Span;
 use tidegate_ownership::Epoch;
@@ -26,7 +27,7 @@ fuzz_target!(|bytes: &[u8]| match frames::call(bytes) {
             wanted,
             held,
             divisor: 4,
-            longest: Span::from_secs(1),
+            terms: Terms { longest: Span::from_secs(1), useful: shortest },
             shortest,
         });
         let (verdicts, granted) = store
@@ -34,7 +35,7 @@ fuzz_target!(|bytes: &[u8]| match frames::call(bytes) {
             .expect("it owns all keys");
         assert_eq!(verdicts.len(), further.len() * first.counters.len());
         if let Some(Granted { hits, marks, .. }) = granted {
-            let ends = (Span::from_secs(1), NOW);
+            let ends = (Terms { longest: Span::from_secs(1), useful: Span::ZERO }, NOW);
             let back = store.give_back_if(&first.counters, &marks, hits, ends, NOW, || true);
             assert!(back <= hits);
         }

@@ -3,13 +3,15 @@
 //!
 //! ```text
 //! is missing = checked here within T − (left of the own share + what returns within T) / nodes
-//! T          = until the window ends and RESERVE_ROUND_TRIPS to the other regions more,
-//!              at most HORIZON_ROUND_TRIPS
+//! T          = until the window ends and RESERVE_ROUND_TRIPS to the other regions more (at most a
+//!              quarter of what is left of it), at most HORIZON_ROUND_TRIPS
+//! returns    = what drains; of a sliding window what was used in the window before passes
 //! ```
 //!
 //! The reserve is there because nothing can be asked for in the last round trips of a window: then
 //! the own share has to be enough, although neither its owner nor this node knows how much of it
-//! others will need.
+//! others will need. A call that arrives when the next window has begun asks for what will be
+//! missing in that one, of which the own share is whole.
 //!
 //! A node takes its part of what is left for as large as that of each other node of its region, so
 //! that it has to ask none of them. A node with most of the load asks other regions earlier than it
@@ -44,6 +46,9 @@ const WAYS: usize = 4;
 pub(super) const HORIZON_ROUND_TRIPS: u64 = 8;
 /// Hits for so much time more than a window lasts are not missing at its end.
 const RESERVE_ROUND_TRIPS: u64 = 4;
+/// The reserve is at most this part of what is left of the window: more would be taken from others
+/// for nothing, where a window has few round trips.
+const RESERVE_DIVISOR: u64 = 4;
 /// The rate is that of the present interval and the one before.
 const PACE_INTERVAL: Span = Span::from_millis(100);
 /// A key that was not checked for so long has no rate; its next checks are as if they took as long,
@@ -71,7 +76,9 @@ pub(super) struct Sight {
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) shares: Arc<Shares>,
-    /// Hits that will be missing here; 0 while the own share lasts.
+    /// Whether the own share will do.
+    pub(super) lasts: bool,
+    /// Hits that will be missing here from the time at which a call to another region arrives.
     pub(super) missing: u32,
     /// The shares in the order in which they are asked.
     pub(super) order: SmallVec<[usize; 4]>,
@@ -94,8 +101,18 @@ struct Forecast {
 struct Known {
     /// What is left of each limit, until when; nothing of a share that was never asked.
     left: SmallVec<[(u32, Timestamp); 1]>,
+    /// Of each limit what is used, in windows of its length.
+    used: SmallVec<[Used; 1]>,
     /// It is not asked ahead before.
     ask_after: Option<Monotonic>,
+}
+
+/// What is used of a limit in a window, and was when the one before ended.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    window: u64,
+    now: u32,
+    before: u32,
 }
 
 /// How often a key is checked.
@@ -142,11 +159,13 @@ impl Forecasts {
         }
         forecast.pace.turn(monotonic);
         // By the checks before this one: they were spread over the time that has passed.
-        let missing = forecast.missing(now, monotonic);
+        let lasts = forecast.missing(now, monotonic) == 0;
+        let one_way = Span::from_nanos(forecast.sight.round_trip.as_nanos() / 2);
+        let missing = forecast.missing(now.plus(one_way), monotonic);
         forecast.pace.hits = forecast.pace.hits.saturating_add(hits);
         let order = forecast.order(now);
         let (shares, round_trip) = (forecast.shares.clone(), forecast.sight.round_trip);
-        Some(Seen { shares, missing, order, round_trip })
+        Some(Seen { shares, lasts, missing, order, round_trip })
     }
 
     /// The owner of share `at` gave these verdicts, or they are an estimate with `held` hits here.
@@ -168,6 +187,12 @@ impl Forecasts {
             };
             if let Some(known) = forecast.known.get_mut(at) {
                 known.left = verdicts.iter().map(left).collect();
+                known.used.resize(verdicts.len(), Used::default());
+                for (limit, used) in known.used.iter_mut().enumerate() {
+                    let left = known.left.get(limit).map_or(0, |(left, _)| *left);
+                    let Some(quota) = shares.quota(at, limit) else { continue };
+                    used.is(quota.burst().saturating_sub(left), quota, now);
+                }
             }
             (0..verdicts.len()).map(|limit| forecast.others(at, limit, now)).collect()
         })
@@ -233,6 +258,7 @@ impl Forecast {
         Self { shares, pace, sight, sighted: monotonic, known }
     }
 
+    /// Of the hits that are needed from `now` on, in a whole share if the window has ended by then.
     fn missing(&self, now: Timestamp, monotonic: Monotonic) -> u32 {
         let round_trips = |number| self.sight.round_trip.as_nanos().saturating_mul(number);
         let horizon = round_trips(HORIZON_ROUND_TRIPS);
@@ -244,11 +270,14 @@ impl Forecast {
             let until = until.map(|(_, until)| until.since(now)).filter(|left| *left > Span::ZERO);
             let window = quota.window();
             let until = until.unwrap_or(window).as_nanos();
-            let span = until.saturating_add(round_trips(RESERVE_ROUND_TRIPS)).min(horizon);
-            let returns = match quota.algorithm() {
+            let reserve = round_trips(RESERVE_ROUND_TRIPS).min(until / RESERVE_DIVISOR);
+            let span = until.saturating_add(reserve).min(horizon);
+            let a_window = match quota.algorithm() {
                 Algorithm::FixedWindow => 0,
-                _ => product(quota.limit().into(), span, window.as_nanos()),
+                Algorithm::SlidingWindowCounter => self.used_before(own, limit, now),
+                _ => quota.limit(),
             };
+            let returns = product(a_window.into(), span, window.as_nanos());
             let left = u64::from(self.left(own, limit, now)).saturating_add(returns);
             self.pace.within(Span::from_nanos(span), monotonic).saturating_sub(left / nodes)
         };
@@ -277,10 +306,33 @@ impl Forecast {
         }
     }
 
+    /// What was used of a limit of share `at` when the window before this one ended.
+    fn used_before(&self, at: usize, limit: usize, now: Timestamp) -> u32 {
+        let used = self.known.get(at).and_then(|known| known.used.get(limit));
+        let quota = self.shares.quota(at, limit);
+        quota.zip(used).map_or(0, |(quota, used)| used.at(quota, now).before)
+    }
+
     /// What is left of a limit in all shares but one.
     fn others(&self, but: usize, limit: usize, now: Timestamp) -> u32 {
         let others = (0..self.known.len()).filter(|at| *at != but);
         others.map(|at| self.left(at, limit, now)).fold(0, u32::saturating_add)
+    }
+}
+
+impl Used {
+    fn is(&mut self, used: u32, quota: &Quota, now: Timestamp) {
+        *self = Self { now: used, ..self.at(quota, now) };
+    }
+
+    /// The same in the window of `now`.
+    fn at(self, quota: &Quota, now: Timestamp) -> Self {
+        let window = now.as_nanos() / quota.window().as_nanos().max(1);
+        match window.saturating_sub(self.window) {
+            0 => self,
+            1 => Self { window, now: self.now, before: self.now },
+            _ => Self { window, ..Self::default() },
+        }
     }
 }
 
@@ -327,7 +379,11 @@ mod tests {
 
     /// A limit of 1,000 in ten seconds, of which each region has 500.
     fn whole(token: u64) -> Limits {
-        let quota = Quota::simple(Algorithm::FixedWindow, 1_000, Span::from_secs(10));
+        whole_of(Algorithm::FixedWindow, token)
+    }
+
+    fn whole_of(algorithm: Algorithm, token: u64) -> Limits {
+        let quota = Quota::simple(algorithm, 1_000, Span::from_secs(10));
         let key = KeyHash { token, tag: 1 };
         let counters = [Counter { key, quota: quota.expect("valid") }].into_iter().collect();
         let (scope, durability) = (Scope::Global, Durability::Async);
@@ -379,7 +435,52 @@ mod tests {
         assert!((10..=50).contains(&missing(330, 8_000)), "{}", missing(330, 8_000));
         assert!(missing(0, 8_000) > 110);
         assert_eq!(missing(0, 0), 0, "the next window has a whole share");
-        assert!((95..=110).contains(&missing(30, 500)), "the window ends before, and a reserve");
+        assert!((35..=50).contains(&missing(30, 500)), "the window ends before, and a reserve");
+    }
+
+    /// The own share is not enough until the window ends, 70 ms from now; a call to another region
+    /// arrives in 80 ms.
+    #[test]
+    fn a_call_that_arrives_in_the_next_window_asks_for_what_is_missing_there() {
+        let missing = |per_step: u64| {
+            let forecasts = Forecasts::default();
+            let at = |step: u64| seen(&forecasts, 7, per_step, step * 100).shares;
+            let shares = (1..20).fold(at(0), |_, step| at(step));
+            let now = NOW.plus(Span::from_millis(1_990));
+            forecasts.learn(&shares, shares.own, &[verdict(3, 70)], 0, now);
+            let seen = seen(&forecasts, 7, 0, 1_990);
+            (seen.lasts, seen.missing)
+        };
+        assert_eq!(missing(10), (false, 0), "the next share lasts");
+        let (lasts, needed) = missing(100);
+        // 1,000 a second for 1.28 s, of 166.
+        assert!(!lasts && (1_050..=1_200).contains(&needed), "{needed}");
+    }
+
+    /// Of a sliding window as much returns as was used of it in the window before.
+    #[test]
+    fn what_returns_to_a_sliding_window_is_what_was_used_before() {
+        let forecasts = Forecasts::default();
+        let (whole, regions) = (whole_of(Algorithm::SlidingWindowCounter, 7), regions());
+        let look = |hits, at_ms: u64| {
+            let at = (NOW.plus(Span::from_millis(at_ms)), ms(at_ms));
+            let divide = || Shares::of(&whole, &regions, "eu");
+            forecasts.seen(&whole, &regions, hits, at, divide, |_| SIGHT).expect("two shares")
+        };
+        // 100 a second; a window begins at 10 s.
+        let shares = look(0, 7_000).shares;
+        (71..99).for_each(|step| drop(look(10, step * 100)));
+        let know = |left, at_ms: u64| {
+            let now = NOW.plus(Span::from_millis(at_ms));
+            forecasts.learn(&shares, shares.own, &[verdict(left, 9_000)], 0, now);
+        };
+        know(200, 9_899);
+        let first = look(0, 9_899).missing;
+        (99..103).for_each(|step| drop(look(10, step * 100)));
+        know(200, 10_299);
+        // 300 in ten seconds are 38 in 1.28 s, for three nodes.
+        let second = look(0, 10_299).missing;
+        assert!((10..=16).contains(&(first - second)), "{first} and {second}");
     }
 
     #[test]

@@ -407,7 +407,8 @@ impl Batch<'_> {
             deadline: self.expires,
         };
         let is_combined = peer.version >= COMBINED_CHECKS;
-        let ask = self.ask.filter(|_| is_combined).map(|ask| ask_of(region, peer, ask));
+        let ask =
+            self.ask.filter(|_| is_combined).map(|ask| ask_of(region, peer, self.limits, ask));
         let call = if further.is_empty() && ask.is_none() {
             Call::Check(first)
         } else if is_combined {

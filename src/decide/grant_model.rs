@@ -26,6 +26,7 @@ use moves::Move;
 use parking_lot::Mutex;
 use setting::{Bounds, Rule};
 use stateright::{Checker, HasDiscoveries, Model, Property};
+use tidegate_limiter::engine::grant::Terms;
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::units::Span;
 use world::{Setting, World};
@@ -68,7 +69,7 @@ fn window(tick_ms: u64) -> Setting {
         quotas: [4, 3].map(|limit| quota(limit).expect("valid")),
         divisor: 2,
         tick: Span::from_millis(tick_ms),
-        longest: Span::from_secs(1),
+        terms: Terms { longest: Span::from_secs(1), useful: Span::ZERO },
         without: None,
         reached: Mutex::default(),
     }

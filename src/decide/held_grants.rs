@@ -240,6 +240,12 @@ impl HeldGrants {
         held.map_or((0, false), |held| (held.left(monotonic), held.is_asking))
     }
 
+    /// Whether the last reply to a call for this key brought a grant.
+    pub(super) fn has_brought(&self, limits: &Limits) -> bool {
+        let Some(key) = limits.key() else { return false };
+        self.shard(key).lock().held.get(&key).is_some_and(|held| held.last_granted > 0)
+    }
+
     /// Has the next call for this key ask for so many hits beside those that are held. Returns
     /// whether to send it now: none is on its way, and there is room.
     pub(super) fn ask_ahead(&self, limits: &Limits, hits: u32, monotonic: Monotonic) -> bool {

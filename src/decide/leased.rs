@@ -26,7 +26,8 @@ use std::time::Duration;
 
 use tidegate_cluster::mesh::wire::{Call, Check, GiveBack, Grant, GrantAsk};
 use tidegate_cluster::mesh::{Peer, StreamClass};
-use tidegate_limiter::engine::{State, Verdict, grant};
+use tidegate_limiter::engine::grant::{self, Terms};
+use tidegate_limiter::engine::{State, Verdict};
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::quota::Quota;
 use tidegate_limiter::store::{Ask, Counter, Granted, KeyHash, Leased, Verdicts};
@@ -45,15 +46,22 @@ use super::outcome::Decided;
 /// The longest term of a grant: what a node that dies holds is refused for no longer in a window
 /// that goes on.
 pub(super) const TERM_MAX: Span = Span::from_secs(1);
+/// Of a grant to a node of the owner's region.
+const NEAR_TERMS: Terms = Terms { longest: TERM_MAX, useful: Span::ZERO };
 /// A grant for less is not worth its call.
 const TERM_MIN: Span = Span::from_millis(4);
 /// The same for a node of another region: it asks again after some round trips.
 pub(super) const FAR_TERM_MAX: Span = Span::from_secs(4);
+/// A bucket's usual term is longer, where a holder in another region is so far away that it has no
+/// use for it; by no more than this.
+const FAR_USEFUL_MAX: Span = Span::from_secs(1);
 /// A grant is for at least so many round trips.
 const TERM_ROUND_TRIPS: u64 = 8;
-/// The same of one from another region: three quarters of them, less the one that the call takes,
-/// are as long as the next call.
-const FAR_TERM_ROUND_TRIPS: u64 = 3;
+/// The same of a window in another region: three quarters of them, less the one that the call
+/// takes, are half a round trip in which hits are spent.
+const FAR_WINDOW_ROUND_TRIPS: u64 = 2;
+/// The same of a bucket, whose term is no longer later: as long as the next call.
+const FAR_BUCKET_ROUND_TRIPS: u64 = 3;
 /// Of what is left of a limit a node may hold one part in so many times the nodes.
 const PARTS_PER_NODE: u32 = 2;
 /// What a call asks for that wants nothing.
@@ -81,7 +89,7 @@ pub enum NoGrants {
 pub fn granting_nodes_max(limits: &[Quota]) -> Result<u32, NoGrants> {
     let mut room = u32::MAX;
     for quota in limits {
-        let unused = grant::offer(&State::Absent, quota, TERM_MAX, Timestamp::EPOCH);
+        let unused = grant::offer(&State::Absent, quota, NEAR_TERMS, Timestamp::EPOCH);
         let no_offer = if quota.queue().is_some() { NoGrants::Queue } else { NoGrants::Log };
         let offer = unused.ok_or(no_offer)?;
         if offer.term < TERM_MIN {
@@ -213,11 +221,41 @@ impl Decider {
     }
 }
 
+/// Of a grant to a node of another region, which has no use for one that is shorter than `useful`.
+fn far_terms(useful: Span) -> Terms {
+    Terms { longest: FAR_TERM_MAX, useful: useful.min(FAR_USEFUL_MAX) }
+}
+
+/// Whether owners in another region grant hits of these limits when a call that leaves now arrives:
+/// a window that is about to end, or a bucket that drains too soon, has no term that is of use.
+pub(super) fn is_granted_far(limits: &Limits, round_trip: Span, now: Timestamp) -> bool {
+    let shortest = far_shortest(limits, round_trip);
+    let arrives = now.plus(Span::from_nanos(round_trip.as_nanos() / 2));
+    let term = |counter: &Counter| {
+        grant::offer(&State::Absent, &counter.quota, far_terms(shortest), arrives).map(|it| it.term)
+    };
+    limits.counters.iter().all(|counter| term(counter).is_some_and(|term| term >= shortest))
+}
+
+fn far_shortest(limits: &Limits, round_trip: Span) -> Span {
+    let are_windows = limits.counters.iter().all(|counter| !grant::is_bucket(&counter.quota));
+    let least = if are_windows { FAR_WINDOW_ROUND_TRIPS } else { FAR_BUCKET_ROUND_TRIPS };
+    TERM_MIN.max(Span::from_nanos(round_trip.as_nanos().saturating_mul(least)))
+}
+
 /// What a node of `region` asks the owner `peer` for.
-pub(super) fn ask_of(region: &str, peer: &Peer, (wanted, held): (u32, u32)) -> GrantAsk {
-    let least = if peer.region == region { TERM_ROUND_TRIPS } else { FAR_TERM_ROUND_TRIPS };
-    let round_trips = Span::from_nanos(peer.rtt_ns().saturating_mul(least));
-    GrantAsk { wanted, held, shortest: TERM_MIN.max(round_trips) }
+pub(super) fn ask_of(
+    region: &str,
+    peer: &Peer,
+    limits: &Limits,
+    (wanted, held): (u32, u32),
+) -> GrantAsk {
+    let shortest = if peer.region == region {
+        TERM_MIN.max(Span::from_nanos(peer.rtt_ns().saturating_mul(TERM_ROUND_TRIPS)))
+    } else {
+        far_shortest(limits, Span::from_nanos(peer.rtt_ns()))
+    };
+    GrantAsk { wanted, held, shortest }
 }
 
 /// The grant of a reply from `peer` to the check `id`.
@@ -252,8 +290,8 @@ impl Decider {
         let charged = grant_ledger.enter(counters, to, now, |has_room, outstanding| {
             let holder = to.map(|(holder, _)| holder).filter(|_| has_room);
             let ask = ask.zip(holder).map(|(GrantAsk { wanted, held, shortest }, holder)| {
-                let (divisor, longest) = self.grant_bounds(*scope, holder);
-                Ask { wanted, held, divisor, longest, shortest }
+                let (divisor, terms) = self.grant_bounds(*scope, holder, shortest);
+                Ask { wanted, held, divisor, terms, shortest }
             });
             let outstanding = unknown.beside(counters, outstanding);
             let leased =
@@ -321,8 +359,8 @@ impl Decider {
         let settle = |marks: &[_], granted_until, hits| {
             let owns = || node.ownership.decides(scope, token);
             // Of all terms that may begin now.
-            let longest = if scope == Scope::Global { FAR_TERM_MAX } else { TERM_MAX };
-            let ends = (longest, granted_until);
+            let terms = if scope == Scope::Global { far_terms(FAR_USEFUL_MAX) } else { NEAR_TERMS };
+            let ends = (terms, granted_until);
             node.store.give_back_if(counters, marks, hits, ends, now, owns)
         };
         let taken = grant_ledger.give_back(counters, holder, id, unspent, settle);
@@ -335,7 +373,7 @@ impl Decider {
     /// Of what is left of a limit `holder` may hold one part in so many, [`PARTS_PER_NODE`] for
     /// each node of its region, and for how long. Where regions share no limits a global one has
     /// holders in all of them.
-    fn grant_bounds(&self, scope: Scope, holder: &Holder) -> (u32, Span) {
+    fn grant_bounds(&self, scope: Scope, holder: &Holder, shortest: Span) -> (u32, Terms) {
         let topology = self.shared.node.topology.load();
         let member = topology.view.get(&holder.node);
         let region = member.map_or(&topology.region, |member| &member.region);
@@ -345,7 +383,7 @@ impl Decider {
         } else {
             u32::try_from(topology.view.owners().count()).unwrap_or(u32::MAX)
         };
-        let longest = if *region == topology.region { TERM_MAX } else { FAR_TERM_MAX };
-        (nodes.max(1).saturating_mul(PARTS_PER_NODE), longest)
+        let terms = if *region == topology.region { NEAR_TERMS } else { far_terms(shortest) };
+        (nodes.max(1).saturating_mul(PARTS_PER_NODE), terms)
     }
 }

@@ -42,6 +42,7 @@ use super::decider::{Decider, Shared};
 use super::divided::{Begun, Divided, Refusal};
 use super::forecast::{Seen, Sight};
 use super::held_grants::Spent;
+use super::leased::is_granted_far;
 use super::limits::Limits;
 use super::outcome::{Decided, Forwarded, NoVerdict};
 use super::plan::PlannedCheck;
@@ -69,9 +70,11 @@ impl Decider {
         now: Timestamp,
     ) -> Option<Begun> {
         let seen = self.divide(check, hits, now)?;
-        if hits.charge() > 0 && seen.missing > 0 {
+        if hits.charge() > 0 {
             self.ask_ahead(&seen, now);
-            if let Some(decided) = self.spend_of_others(&seen, hits, now) {
+            if !seen.lasts
+                && let Some(decided) = self.spend_of_others(&seen, hits, now)
+            {
                 return Some(Begun::Done(decided));
             }
         }
@@ -278,6 +281,9 @@ impl Decider {
     /// Asks another share for what will be missing, in the background.
     fn ask_ahead(&self, seen: &Seen, now: Timestamp) {
         let Shared { node, held_grants, negative_cache, forecasts, .. } = &*self.shared;
+        if seen.missing == 0 || !is_granted_far(&seen.shares.whole, seen.round_trip, now) {
+            return;
+        }
         let Ok(runtime) = Handle::try_current() else { return };
         let monotonic = node.clock.monotonic();
         let mut missing = seen.missing;
@@ -299,23 +305,21 @@ impl Decider {
             {
                 continue;
             }
-            let (decider, shares) = (self.clone(), seen.shares.clone());
-            runtime.spawn(async move { decider.ask_share(&shares, at).await });
+            let (decider, shares, pause) = (self.clone(), seen.shares.clone(), seen.round_trip);
+            runtime.spawn(async move { decider.ask_share(&shares, at, pause).await });
             return;
         }
     }
 
-    async fn ask_share(&self, shares: &Arc<Shares>, at: usize) {
+    /// When it grants nothing it is asked again after `pause`.
+    async fn ask_share(&self, shares: &Arc<Shares>, at: usize, pause: Span) {
         let Shared { node, held_grants, forecasts, .. } = &*self.shared;
         let Some(part) = shares.parts.get(at) else { return };
-        let (before, _) = held_grants.outlook(part, node.clock.monotonic());
         let asked = self.forward_within(part, Hits::PEEK, AHEAD_PATIENCE).await;
         let Ok(Forwarded { decided: (verdicts, _), .. }) = asked else { return };
         let (now, monotonic) = (node.clock.now(), node.clock.monotonic());
         forecasts.learn(shares, at, &verdicts, 0, now);
-        let has_granted = held_grants.outlook(part, monotonic).0 > before;
-        let ends = verdicts.iter().map(|verdict| verdict.reset).min().unwrap_or(Span::ZERO);
-        forecasts.asked(shares, at, (!has_granted).then_some(ends), monotonic);
+        forecasts.asked(shares, at, (!held_grants.has_brought(part)).then_some(pause), monotonic);
     }
 
     /// The verdicts of the whole limits, by those of share `at`, of which `held` hits are here.

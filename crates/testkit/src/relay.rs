@@ -31,8 +31,8 @@ pub struct Link {
     /// The delay that all datagrams have besides, in each direction. It does not reorder them.
     pub distance: Duration,
     cut: AtomicBool,
-    /// A peer whose datagrams alone are cut.
-    cut_one: Mutex<Option<SocketAddr>>,
+    /// Peers whose datagrams alone are cut.
+    cut_ones: Mutex<BTreeSet<SocketAddr>>,
     /// Peers without any distance, which are not cut.
     near: BTreeSet<SocketAddr>,
     state: AtomicU64,
@@ -73,7 +73,7 @@ impl Link {
             delay,
             distance: Duration::ZERO,
             cut: AtomicBool::new(false),
-            cut_one: Mutex::default(),
+            cut_ones: Mutex::default(),
             near: BTreeSet::new(),
             state: AtomicU64::new(seed),
             lost: AtomicU64::new(0),
@@ -97,9 +97,14 @@ impl Link {
         self.cut.store(is_cut, Ordering::Relaxed);
     }
 
-    /// Cuts the datagrams from and to `peer`.
+    /// Cuts the datagrams from and to `peer`, or ends that.
     pub fn cut_one(&self, peer: SocketAddr, is_cut: bool) {
-        *self.cut_one.lock().expect("no holder panics") = is_cut.then_some(peer);
+        let mut cut_ones = self.cut_ones.lock().expect("no holder panics");
+        if is_cut {
+            cut_ones.insert(peer);
+        } else {
+            cut_ones.remove(&peer);
+        }
     }
 
     /// A random number below `bound`.
@@ -111,7 +116,7 @@ impl Link {
     /// The delays of the copies that arrive; empty when the datagram is lost.
     fn copies(&self, peer: SocketAddr) -> Vec<Duration> {
         let is_cut = self.cut.load(Ordering::Relaxed) && !self.near.contains(&peer)
-            || *self.cut_one.lock().expect("no holder panics") == Some(peer);
+            || self.cut_ones.lock().expect("no holder panics").contains(&peer);
         if is_cut || self.draw(100) < self.loss {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return Vec::new();

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
-use tidegate_limiter::engine::grant::{self, Mark, Refunded};
+use tidegate_limiter::engine::grant::{self, Mark, Refunded, Terms};
 use tidegate_limiter::engine::{State, decide, preview};
 use tidegate_limiter::policy::{Durability, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
@@ -49,8 +49,7 @@ pub(super) struct Setting {
     pub(super) divisor: u32,
     /// Time passes in steps of this.
     pub(super) tick: Span,
-    /// The longest term.
-    pub(super) longest: Span,
+    pub(super) terms: Terms,
     /// The rule that is left out.
     pub(super) without: Option<Rule>,
     /// What has happened in any of the worlds.
@@ -305,7 +304,7 @@ impl World {
             Some(Rule::UnknownIsNotRefunded) => Timestamp::EPOCH,
             _ => self.owner_since,
         };
-        let unknown = UnknownGrants::since(since, self.setting.longest, now);
+        let unknown = UnknownGrants::since(since, self.setting.terms.longest, now);
         let ledger = Arc::make_mut(&mut self.owner.ledger);
         let charged = ledger.enter(&counters, None, now, |_, outstanding| {
             let outstanding = match without {
@@ -430,14 +429,14 @@ impl World {
         }
         let (holder, now, store) = (holder(from, start), self.now(), self.store());
         let counters = self.counters(revision);
-        let Setting { divisor, longest, .. } = *self.setting;
+        let Setting { divisor, terms, .. } = *self.setting;
         let Asked { wanted, held, at } = what;
         let mut granted = None;
         let ledger = Arc::make_mut(&mut self.owner.ledger);
         let mut decide = || {
             let to = Some((&holder, id));
             let made = ledger.enter(&counters, to, now, |has_room, outstanding| {
-                let ask = Ask { wanted, held, divisor, longest, shortest: Span::ZERO };
+                let ask = Ask { wanted, held, divisor, terms, shortest: Span::ZERO };
                 let ask = has_room.then_some(ask);
                 let peek = [Hits::PEEK];
                 let leased =
@@ -491,7 +490,7 @@ impl World {
             _ => store.get(KEY, now),
         };
         if self.is_without(Rule::EndsWithItsSlice) {
-            term = self.setting.longest;
+            term = self.setting.terms.longest;
         }
         let fate = self.truth.calls.entry(call).or_default();
         fate.grants += 1;
@@ -543,7 +542,7 @@ impl World {
     /// now, as if it had the same name.
     fn take_back(&mut self, call: CallId, owner: u64, revision: usize, unspent: u32) {
         let is_former = self.former.as_ref().is_some_and(|former| former.start == owner);
-        let (store, now, longest) = (self.store(), self.now(), self.setting.longest);
+        let (store, now, terms) = (self.store(), self.now(), self.setting.terms);
         let (counters, without) = (self.counters(revision), self.setting.without);
         let slice = self.slice();
         let at = if is_former { self.former.as_mut() } else { Some(&mut self.owner) };
@@ -566,7 +565,7 @@ impl World {
                     mark => *mark,
                 })
                 .collect();
-            let ends = (longest, granted_until);
+            let ends = (terms, granted_until);
             store.give_back_if(&counters, &marks, hits, ends, now, || !is_former)
         };
         let before = at.ledger.clone();
@@ -587,7 +586,7 @@ impl World {
         if without == Some(Rule::OnlyWhatIsEntered) && taken == 0 && !is_former {
             let marks = [Mark::Slice(slice)];
             let hits = unspent.min(2);
-            let ends = (longest, now);
+            let ends = (terms, now);
             taken = store.give_back_if(&counters, &marks, hits, ends, now, || true);
         }
         if taken > 0 {

@@ -53,7 +53,10 @@
 //! # Bound
 //!
 //! Unspent hits that are not given back are refused early: in a window until it ends, in a bucket
-//! until as many have drained. An idle bucket loses one term once, 1/128 of its burst.
+//! until as many have drained. An idle bucket loses one term once: 1/128 of its burst, or what the
+//! distance of a holder asks for, at most a half ([`Terms::useful`]). A bucket under load loses
+//! nothing: it is beyond the end of a term, and drains as fast. Where another owner may have made
+//! grants for so long, as much is not given back of any grant, until it has drained.
 
 use smallvec::SmallVec;
 
@@ -65,6 +68,8 @@ use crate::units::{Hits, Span, Timestamp};
 
 /// A term of a bucket is this part of the time in which it drains.
 const BUCKET_TERM_DIVISOR: u64 = 128;
+/// One that a holder far away needs is at most this part.
+const FAR_BUCKET_TERM_DIVISOR: u64 = 2;
 
 /// What a grant of one counter has to be given back by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,18 +105,28 @@ pub struct Offer {
     pub term: Span,
 }
 
+/// How long a grant may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// At most.
+    pub longest: Span,
+    /// One for so long is of use to its holder: a bucket grants it although its term is usually
+    /// less.
+    pub useful: Span,
+}
+
 /// Whether counters of this quota are granted at all.
 pub fn can_grant(quota: &Quota) -> bool {
     quota.algorithm() != Algorithm::SlidingWindowLog && quota.queue().is_none()
 }
 
-/// What can be granted at `now`, for at most `longest`; `None` of a log or a queue.
-pub fn offer(state: &State, quota: &Quota, longest: Span, now: Timestamp) -> Option<Offer> {
+/// What can be granted at `now`; `None` of a log or a queue.
+pub fn offer(state: &State, quota: &Quota, terms: Terms, now: Timestamp) -> Option<Offer> {
     if !can_grant(quota) {
         return None;
     }
     if is_bucket(quota) {
-        let term = bucket_term(quota, longest);
+        let term = bucket_term(quota, terms);
         let room = preview(&raised(state, term, now), quota, Hits::PEEK, now).remaining;
         return Some(Offer { room, term });
     }
@@ -119,7 +134,7 @@ pub fn offer(state: &State, quota: &Quota, longest: Span, now: Timestamp) -> Opt
     // A state that was counted by a clock ahead of this one stays in its slice.
     let slice = slice_of(state).unwrap_or(0).max(slice_at(quota, now));
     let end = slice.saturating_add(1).saturating_mul(quota.slice().as_nanos());
-    let term = Timestamp::from_nanos(end).since(now).min(longest);
+    let term = Timestamp::from_nanos(end).since(now).min(terms.longest);
     Some(Offer { room, term })
 }
 
@@ -149,14 +164,14 @@ pub fn charge(
 }
 
 /// Takes off what can be given back of `hits` that were charged and will not be spent; returns how
-/// many. No grant of the counter ends after `granted_until`, but for those of another owner: these
-/// end within a term of `quota`, for at most `longest`.
+/// many. No grant of the counter ends after `granted_until`, but for those of another owner, which
+/// are within these terms.
 pub fn give_back(
     state: &mut State,
     quota: &Quota,
     mark: Mark,
     hits: u32,
-    (longest, granted_until): (Span, Timestamp),
+    (terms, granted_until): (Terms, Timestamp),
     now: Timestamp,
 ) -> u32 {
     let possible = match mark {
@@ -165,7 +180,7 @@ pub fn give_back(
             if is_open { hits } else { 0 }
         }
         Mark::Tat(tat) => {
-            let ends = now.plus(bucket_term(quota, longest)).max(granted_until);
+            let ends = now.plus(bucket_term(quota, terms)).max(granted_until);
             let spare = |rate: Rate| rate.hits(rate.debt::<u128>(Some(tat), ends)?);
             let spare = Rate::of(quota).and_then(spare).unwrap_or(0);
             hits.min(u32::try_from(spare).unwrap_or(u32::MAX))
@@ -264,13 +279,15 @@ impl Mark {
     }
 }
 
-fn is_bucket(quota: &Quota) -> bool {
+/// Whether a grant is charged as if at the end of its term.
+pub fn is_bucket(quota: &Quota) -> bool {
     matches!(quota.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra)
 }
 
-fn bucket_term(quota: &Quota, longest: Span) -> Span {
+fn bucket_term(quota: &Quota, Terms { longest, useful }: Terms) -> Span {
     let drained = bucket::drain_time(quota).as_nanos();
-    Span::from_nanos(drained / BUCKET_TERM_DIVISOR).min(longest)
+    let part = |divisor| Span::from_nanos(drained / divisor);
+    part(BUCKET_TERM_DIVISOR).max(useful.min(part(FAR_BUCKET_TERM_DIVISOR))).min(longest)
 }
 
 /// The bucket `state`, busy until the end of a term.

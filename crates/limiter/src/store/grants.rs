@@ -18,7 +18,7 @@ use super::key::Counter;
 use super::shard::Shard;
 use super::sharded::Store;
 use super::slot::Slot;
-use crate::engine::grant::{self, Mark, Offer, Outstanding, Refunded};
+use crate::engine::grant::{self, Mark, Offer, Outstanding, Refunded, Terms};
 use crate::engine::{Retry, State, Verdict, preview};
 use crate::units::{Hits, Span, Timestamp};
 
@@ -31,8 +31,7 @@ pub struct Ask {
     pub held: u32,
     /// It may hold what is left divided by this; at least 1.
     pub divisor: u32,
-    /// A grant is for at most this long.
-    pub longest: Span,
+    pub terms: Terms,
     /// A grant that would be for less is none.
     pub shortest: Span,
 }
@@ -94,14 +93,14 @@ impl Store {
 
     /// Takes off what can be given back of `hits` of a grant with these marks, which will not be
     /// spent; returns how many, of the counter that gets most back: the marks of other grants have
-    /// to be lowered by no less. `ends` are the longest term of all grants and the latest end of
-    /// those of these counters. Nothing if `owns` returns false under the lock.
+    /// to be lowered by no less. `ends` are the terms of all grants and the latest end of those
+    /// of these counters. Nothing if `owns` returns false under the lock.
     pub fn give_back_if(
         &self,
         counters: &[Counter],
         marks: &[Mark],
         hits: u32,
-        ends: (Span, Timestamp),
+        ends: (Terms, Timestamp),
         now: Timestamp,
         owns: impl FnOnce() -> bool,
     ) -> u32 {
@@ -127,10 +126,10 @@ impl Shard {
         if ask.wanted == 0 || (new > 0 && !self.reserve(new, now)) {
             return None;
         }
-        let mut least = Offer { room: u32::MAX, term: ask.longest };
+        let mut least = Offer { room: u32::MAX, term: ask.terms.longest };
         for counter in counters {
             let state = self.state(counter.key, now).unwrap_or(&State::Absent);
-            let Offer { room, term } = grant::offer(state, &counter.quota, ask.longest, now)?;
+            let Offer { room, term } = grant::offer(state, &counter.quota, ask.terms, now)?;
             least = Offer { room: least.room.min(room), term: least.term.min(term) };
         }
         let may_hold = least.room / ask.divisor.max(1);
@@ -206,7 +205,7 @@ impl Shard {
         counter: &Counter,
         mark: Mark,
         hits: u32,
-        ends: (Span, Timestamp),
+        ends: (Terms, Timestamp),
         now: Timestamp,
     ) -> u32 {
         let Counter { key, quota } = counter;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate_limiter::engine::fine_window::NEAR_DIVISOR;
+use tidegate_limiter::engine::grant::Terms;
 use tidegate_limiter::engine::{FineKeys, Retry, State, Verdict, decide};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::{
@@ -213,7 +214,7 @@ fn a_leased_counter_has_no_ring() {
             wanted,
             held: 0,
             divisor: 2,
-            longest: Span::from_millis(750),
+            terms: Terms { longest: Span::from_millis(750), useful: Span::ZERO },
             shortest: Span::ZERO,
         };
         let ask = (wanted > 0).then_some(ask);

@@ -2,7 +2,7 @@
 //! whichever node spends them, at any time, and whatever is given back.
 
 use proptest::prelude::*;
-use tidegate_limiter::engine::grant::{self, Mark, Offer, Outstanding};
+use tidegate_limiter::engine::grant::{self, Mark, Offer, Outstanding, Terms};
 use tidegate_limiter::engine::{self, State};
 use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
 use tidegate_limiter::store::{Ask, Counter, Granted, KeyHash, OnFull, Options, Store};
@@ -10,6 +10,10 @@ use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);
 const LONGEST: Span = Span::from_millis(400);
+/// Of holders in the region of the owner.
+const NEAR: Terms = Terms { longest: LONGEST, useful: Span::ZERO };
+/// Of holders that are far away.
+const FAR: Terms = Terms { longest: LONGEST, useful: Span::from_millis(350) };
 const HOLDERS: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -99,19 +103,28 @@ struct World {
     owner: State,
     seen: State,
     grants: Vec<Grant>,
-    /// The latest end of all grants.
+    /// The latest end of all grants, unless another owner has made some of them.
     granted_until: Timestamp,
+    is_only_owner: bool,
+    /// Of grants of another owner.
+    others: Terms,
     now: Timestamp,
 }
 
 impl World {
     fn new(quotas: [Quota; 2]) -> Self {
         let (owner, seen, grants) = (State::Absent, State::Absent, Vec::new());
-        Self { quotas, owner, seen, grants, granted_until: START, now: START }
+        let (granted_until, is_only_owner, others, now) = (START, true, FAR, START);
+        Self { quotas, owner, seen, grants, granted_until, is_only_owner, others, now }
     }
 
     fn quota(&self, holder: usize) -> Quota {
         self.quotas[holder % self.quotas.len()]
+    }
+
+    /// One of them is far away.
+    fn terms(holder: usize) -> Terms {
+        if holder == 2 { FAR } else { NEAR }
     }
 
     fn apply(&mut self, op: Op) {
@@ -119,7 +132,7 @@ impl World {
         match op {
             Op::Grant { holder, wanted, divisor } => {
                 let quota = self.quota(holder);
-                let offer = grant::offer(&self.owner, &quota, LONGEST, now);
+                let offer = grant::offer(&self.owner, &quota, Self::terms(holder), now);
                 let Offer { room, term } = offer.expect("neither a log nor a queue");
                 let hits = wanted.min(room / divisor);
                 if hits == 0 {
@@ -128,7 +141,9 @@ impl World {
                 let mark = grant::charge(&mut self.owner, &quota, hits, term, now);
                 let mark = mark.expect("what was offered can be charged");
                 let ends = now.plus(term);
-                self.granted_until = self.granted_until.max(ends);
+                if self.is_only_owner {
+                    self.granted_until = self.granted_until.max(ends);
+                }
                 self.grants.push(Grant { holder, mark, left: hits, hits, ends });
             }
             Op::Spend { holder, hits } => {
@@ -146,7 +161,7 @@ impl World {
                 };
                 let Grant { mark, left, .. } = self.grants.remove(at);
                 let quota = self.quota(holder);
-                let ends = (LONGEST, self.granted_until);
+                let ends = (self.others, self.granted_until);
                 let back = grant::give_back(&mut self.owner, &quota, mark, left, ends, now);
                 assert!(back <= left);
                 self.grants.iter_mut().for_each(|other| other.mark.lower(&quota, back));
@@ -174,7 +189,7 @@ impl World {
                 let open = self.grants.iter().filter(|it| it.mark.is_open(&quota, now));
                 let outstanding = Outstanding {
                     hits: open.map(|it| u64::from(it.hits)).sum(),
-                    until: self.granted_until,
+                    until: self.grants.iter().map(|it| it.ends).max().unwrap_or(START),
                 };
                 let refunded =
                     grant::refund(&mut self.owner, &quota, hits.into(), outstanding, now);
@@ -209,8 +224,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn nothing_is_over(quota in quota(), ops in prop::collection::vec(op(), 1..120)) {
-        let mut world = World::new([quota; 2]);
+    fn nothing_is_over(
+        quota in quota(),
+        is_only_owner in any::<bool>(),
+        ops in prop::collection::vec(op(), 1..120),
+    ) {
+        let mut world = World { is_only_owner, ..World::new([quota; 2]) };
         for op in ops {
             world.apply(op);
         }
@@ -240,11 +259,11 @@ proptest! {
     /// What is granted and given back at once leaves nothing charged but one term of a bucket.
     #[test]
     fn what_is_given_back_at_once_is_there_again(quota in quota(), wanted in 1..40_u32) {
-        let mut world = World::new([quota; 2]);
-        let before = grant::offer(&world.owner, &quota, LONGEST, START).expect("granted").room;
+        let mut world = World { others: NEAR, ..World::new([quota; 2]) };
+        let before = grant::offer(&world.owner, &quota, NEAR, START).expect("granted").room;
         world.apply(Op::Grant { holder: 0, wanted, divisor: 1 });
         world.apply(Op::GiveBack { holder: 0 });
-        let after = grant::offer(&world.owner, &quota, LONGEST, START).expect("granted").room;
+        let after = grant::offer(&world.owner, &quota, NEAR, START).expect("granted").room;
         prop_assert_eq!(before, after);
     }
 }
@@ -320,7 +339,7 @@ fn a_log_and_a_queue_grant_nothing() {
         queue: Some(3),
     });
     for quota in [log, queue.expect("valid")] {
-        assert_eq!(grant::offer(&State::Absent, &quota, LONGEST, START), None);
+        assert_eq!(grant::offer(&State::Absent, &quota, NEAR, START), None);
     }
 }
 
@@ -329,13 +348,13 @@ fn a_log_and_a_queue_grant_nothing() {
 fn of_an_idle_bucket_what_one_term_is_worth_is_not_given_back() {
     let quota = Quota::simple(Algorithm::TokenBucket, 100, Span::from_secs(1)).expect("valid");
     let mut state = State::Absent;
-    let Offer { room, term } = grant::offer(&state, &quota, LONGEST, START).expect("granted");
+    let Offer { room, term } = grant::offer(&state, &quota, NEAR, START).expect("granted");
     assert_eq!((room, term), (99, Span::from_nanos(7_812_500)));
     let mark = grant::charge(&mut state, &quota, 16, term, START).expect("fits");
     let peek = |state: &State, now| engine::preview(state, &quota, Hits::PEEK, now).remaining;
     assert_eq!(peek(&state, START), 83);
     let later = START.plus(Span::from_millis(6));
-    let ends = (LONGEST, START.plus(term));
+    let ends = (NEAR, START.plus(term));
     assert_eq!(grant::give_back(&mut state, &quota, mark, 16, ends, later), 15);
 }
 
@@ -349,12 +368,12 @@ fn of_several_limits_the_most_that_was_given_back_is_returned() {
     };
     let counters = [counter(1, Algorithm::FixedWindow), counter(2, Algorithm::Gcra)];
     let store = Store::new(Options { keys_max: 64, on_full: OnFull::Refuse, shards: Some(1) });
-    let (longest, shortest) = (LONGEST, Span::ZERO);
-    let ask = Ask { wanted: 10, held: 0, divisor: 2, longest, shortest };
+    let (terms, shortest) = (NEAR, Span::ZERO);
+    let ask = Ask { wanted: 10, held: 0, divisor: 2, terms, shortest };
     let charged = START.plus(Span::from_millis(998));
     let made = store.check_leased_if(&counters, &[Hits::PEEK], Some(ask), &[], charged, || true);
     let Granted { hits, marks, .. } = made.and_then(|made| made.granted).expect("there is room");
     let later = START.plus(Span::from_millis(1_001));
     assert_eq!(hits, 10);
-    assert_eq!(store.give_back_if(&counters, &marks, hits, (LONGEST, START), later, || true), 9);
+    assert_eq!(store.give_back_if(&counters, &marks, hits, (NEAR, START), later, || true), 9);
 }

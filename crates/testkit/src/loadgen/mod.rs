@@ -129,6 +129,8 @@ pub struct Received {
     /// Index of the address that it came from.
     pub addr: usize,
     pub status: ReplyStatus,
+    /// When its request was sent; in an open loop when it was to be sent.
+    pub started: Instant,
     pub at: Instant,
 }
 
@@ -281,7 +283,7 @@ impl<F: FnMut(Received)> Loop<'_, F> {
                 ReplyStatus::Refused => result.refused += 1,
                 ReplyStatus::Failed => result.failed += 1,
             }
-            on_reply(Received { addr, status, at });
+            on_reply(Received { addr, status, started, at });
         })?;
         if matches!(self.run.pace, Pace::Closed { .. }) {
             let now = Instant::now();

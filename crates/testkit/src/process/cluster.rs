@@ -1,10 +1,15 @@
 //! Nodes with certificates of one authority, in a folder that is removed with them.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
 use tempfile::TempDir;
 
 use super::Node;
 use crate::exclusive::Exclusive;
 use crate::http_client::{Http, Reply, check_body};
+use crate::relay::{Link, Relay};
 use crate::{certificates, exclusive};
 
 /// Running nodes. Few clusters run at a time ([`exclusive`]).
@@ -16,7 +21,17 @@ pub struct Cluster {
     program: &'static str,
     /// Ids of the nodes that it was started with.
     founders: Vec<String>,
+    /// In front of the meshes of regions that are far from each other, by the index of the node.
+    relays: Vec<Relay>,
     _exclusive: Exclusive,
+}
+
+/// Cuts a region off.
+pub struct Cutter {
+    /// The nodes of the region.
+    meshes: Vec<SocketAddr>,
+    /// To each node, and whether it is in the region.
+    links: Vec<(bool, Arc<Link>)>,
 }
 
 /// How the nodes of a cluster are configured.
@@ -59,31 +74,57 @@ impl Cluster {
         Self::start_with(program, options, exclusive::alone().await).await
     }
 
+    /// As [`Cluster::start_alone`], with regions that are `round_trip` apart: what passes between
+    /// them is delayed, and cut by a [`Cutter`].
+    pub async fn start_apart(
+        program: &'static str,
+        options: ClusterOptions<'_>,
+        round_trip: Duration,
+    ) -> Self {
+        let mut cluster = Self::create(program, options, exclusive::alone().await);
+        for node in &cluster.nodes {
+            let near = cluster.in_region(&options, options.region(&node.id));
+            let link = Link::long(round_trip).near(near.map(|node| node.mesh));
+            cluster.relays.push(Relay::start(node.mesh, link).await);
+        }
+        cluster.start_all(options).await;
+        cluster
+    }
+
     async fn start_with(
         program: &'static str,
         options: ClusterOptions<'_>,
         exclusive: Exclusive,
     ) -> Self {
+        let mut cluster = Self::create(program, options, exclusive);
+        cluster.start_all(options).await;
+        cluster
+    }
+
+    fn create(program: &'static str, options: ClusterOptions<'_>, exclusive: Exclusive) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let http = Http::new();
         let node = |id: &&str| Node::new(program, dir.path().join(id), id, &options, &http);
         let nodes: Vec<Node> = options.nodes.iter().map(node).collect();
         let founders = options.nodes.iter().map(ToString::to_string).collect();
-        let mut cluster = Self { nodes, http, dir, program, founders, _exclusive: exclusive };
-        if let [node] = &cluster.nodes[..] {
+        let relays = Vec::new();
+        Self { nodes, http, dir, program, founders, relays, _exclusive: exclusive }
+    }
+
+    async fn start_all(&mut self, options: ClusterOptions<'_>) {
+        if let [node] = &self.nodes[..] {
             node.write_config(options.config);
         } else {
             let ids = options.nodes.iter().map(|id| (*id, options.region(id)));
-            certificates::write(program, &cluster.dir.path().join("pki"), ids);
-            for node in &cluster.nodes {
-                cluster.write_config(node, &options);
+            certificates::write(self.program, &self.dir.path().join("pki"), ids);
+            for node in &self.nodes {
+                self.write_config(node, &options);
             }
         }
-        for node in &mut cluster.nodes {
+        for node in &mut self.nodes {
             node.start();
         }
-        cluster.one_view().await;
-        cluster
+        self.one_view().await;
     }
 
     /// Three nodes with `rules`, whose owners have a second to answer: on a busy machine a process
@@ -112,6 +153,26 @@ impl Cluster {
         self.write_config(&node, &options);
         self.nodes.push(node);
         self.nodes.last_mut().expect("just added")
+    }
+
+    /// What cuts `region` off from all others; of a cluster that was
+    /// [started apart](Cluster::start_apart).
+    pub fn cutter(&self, options: &ClusterOptions<'_>, region: &str) -> Cutter {
+        assert_eq!(self.relays.len(), self.nodes.len(), "the regions are not apart");
+        let of = |node: &Node| options.region(&node.id) == Some(region);
+        let meshes = self.nodes.iter().filter(|node| of(node)).map(|node| node.mesh).collect();
+        let links = self.nodes.iter().zip(&self.relays);
+        let links = links.map(|(node, relay)| (of(node), relay.link.clone())).collect();
+        Cutter { meshes, links }
+    }
+
+    /// The nodes of a region.
+    pub fn in_region<'a>(
+        &'a self,
+        options: &'a ClusterOptions<'_>,
+        region: Option<&'a str>,
+    ) -> impl Iterator<Item = &'a Node> {
+        self.nodes.iter().filter(move |node| options.region(&node.id) == region)
     }
 
     /// Waits until each running node is ready and has all running nodes in its view.
@@ -182,6 +243,19 @@ impl Cluster {
     }
 }
 
+impl Cutter {
+    /// Cuts it off, or ends that.
+    pub fn cut(&self, is_cut: bool) {
+        for (is_of_region, link) in &self.links {
+            if *is_of_region {
+                link.cut(is_cut);
+            } else {
+                self.meshes.iter().for_each(|mesh| link.cut_one(*mesh, is_cut));
+            }
+        }
+    }
+}
+
 // === impl Cluster: configuration ===
 
 impl Cluster {
@@ -189,14 +263,19 @@ impl Cluster {
     /// cluster, each that of its region.
     fn write_config(&self, node: &Node, options: &ClusterOptions<'_>) {
         let Node { id, mesh, .. } = node;
-        let others = self.nodes.iter().filter(|other| other.id != *id);
-        let seeds = list(others.map(|other| other.mesh.to_string()));
+        let reached_at = |at: usize| self.relays.get(at).map_or(self.nodes[at].mesh, |it| it.front);
+        let others = (0..self.nodes.len()).filter(|other| self.nodes[*other].id != *id);
+        let seeds = list(others.map(|other| reached_at(other).to_string()));
+        let own = self.nodes.iter().position(|other| other.mesh == *mesh);
+        // A node that is being added is reached directly.
+        let advertise = own.map_or(*mesh, reached_at);
         let region = options.region(id);
         let founders = self.founders.iter().filter(|founder| options.region(founder) == region);
         let founders = list(founders.cloned());
         let regions = list(options.regions.iter().map(|(name, _)| (*name).to_owned()));
         node.write_config(&format!(
-            "[cluster]\nlisten = \"{mesh}\"\nseeds = {seeds}\nfounders = {founders}\n\
+            "[cluster]\nlisten = \"{mesh}\"\nadvertise = \"{advertise}\"\nseeds = {seeds}\n\
+             founders = {founders}\n\
              regions = {regions}\n\
              [tls]\nca = \"../pki/ca.pem\"\ncert = \"../pki/{id}.pem\"\nkey = \"../pki/{id}.key\"\n\
              secret = \"../pki/cluster.secret\"\n{}",

@@ -8,6 +8,6 @@ mod node;
 pub mod open_loop;
 
 pub use child::Process;
-pub use cluster::{Cluster, ClusterOptions, THREE};
+pub use cluster::{Cluster, ClusterOptions, Cutter, THREE};
 pub use load::{Load, Results};
 pub use node::Node;
