@@ -292,7 +292,7 @@ mod tests {
                 .map(|line| line.replace(&format!("rule=\"{rule}\""), "").replace("{,", "{"))
                 .collect()
         };
-        assert_eq!((of("idle").len(), of("leased").len(), of("eventual").len()), (4, 18, 13));
+        assert_eq!((of("idle").len(), of("leased").len(), of("eventual").len()), (4, 19, 13));
         for line in [
             "tidegate_rule_verdicts_total{source=\"grant\"} 9",
             "tidegate_rule_verdicts_total{source=\"policy\"} 0",

@@ -6,6 +6,9 @@ use super::Case;
 use crate::fault::Awaited;
 use crate::keys::{self, Key, Kind};
 
+/// After a death another node owns a key, and has a replica, within this time.
+const COPIED_WITHIN_MS: u64 = 2_000;
+
 pub(super) fn check(case: &mut Case<'_, '_>) {
     let mut found = Vec::new();
     let world = &*case.world;
@@ -53,6 +56,13 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
     }
 }
 
+/// Whether the owner of a key and its replica may have died before another had a copy.
+fn has_lost_copies(case: &Case<'_, '_>) -> bool {
+    let mut crashes: Vec<u64> = case.world.crashes.iter().map(|crash| crash.at_ms).collect();
+    crashes.sort_unstable();
+    crashes.windows(2).any(|pair| pair[1] - pair[0] <= COPIED_WITHIN_MS)
+}
+
 /// The remaining hits that the nodes returned in the final read, if they differ.
 fn differing_counts(case: &Case<'_, '_>, key: Key) -> Option<String> {
     let verdicts: Vec<(usize, u32)> = case.world.history.with(|records| {
@@ -77,7 +87,7 @@ fn differing_counts(case: &Case<'_, '_>, key: Key) -> Option<String> {
         || case.scenario.may_fill_stores()
         // A read brings a node a grant.
         || key.kind.is_leased()
-        || key.kind == Kind::Eventual && is_hardly_used;
+        || key.kind == Kind::Eventual && (is_hardly_used || has_lost_copies(case));
     (!is_equal && !may_differ)
         .then(|| format!("{key}: nodes report different remaining hits: {verdicts:?}"))
 }
