@@ -27,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 use tower::{BoxError, ServiceExt};
 
 use super::bounds::Bounds;
+use super::framing::Framing;
+use super::lingering::Lingering;
 use super::stats::ListenerStats;
 use super::timeouts::{InFlight, Next, Timeouts};
 use super::tls::Tls;
@@ -54,6 +56,11 @@ pub struct Peer(pub SocketAddr);
 #[derive(Clone, Copy, Debug)]
 pub struct Endless;
 
+/// In the extensions of a response that comes in parts: the time for the client to take the
+/// response applies to each part.
+#[derive(Clone, Copy, Debug)]
+pub struct Streamed;
+
 /// What a listener accepts.
 #[derive(Clone, Debug)]
 pub enum Protocols {
@@ -61,6 +68,9 @@ pub enum Protocols {
     Http,
     /// HTTP/2 only; `None` for plain text.
     Grpc(Option<Tls>),
+    /// As `Http`, for requests that are passed on: they carry the [`Framing`] of their connection,
+    /// and the connection lingers when it is closed.
+    Proxy,
 }
 
 /// A service that a listener runs for every request.
@@ -143,14 +153,21 @@ impl Connection {
         let header_timeout = self.bounds.header_timeout;
         let timeouts = Arc::new(Timeouts::new(&self.bounds, Instant::now()));
         let observer = Arc::clone(&timeouts);
-        let io = TokioIo::new(InspectReader::new(stream, move |received| {
+        let is_proxy = matches!(self.protocols, Protocols::Proxy);
+        let framing = is_proxy.then(Arc::<Framing>::default);
+        let followed = framing.clone();
+        let inspected = InspectReader::new(stream, move |received| {
             if observer.measures_headers() {
                 observer.read(received, Instant::now());
+                if let Some(framing) = &followed {
+                    framing.read(received);
+                }
             }
-        }));
+        });
+        let io = TokioIo::new(Lingering::new(inspected, is_proxy));
         let streams = Streams::default();
         let builder = self.builder(streams.clone());
-        let service = self.service(service, Arc::clone(&timeouts));
+        let service = self.service(service, Arc::clone(&timeouts), framing);
         let mut connection = pin!(builder.serve_connection(io, service));
         let mut pending = FuturesUnordered::new();
         // A set polls only the futures that were woken. The connection wakes for every read;
@@ -199,6 +216,7 @@ impl Connection {
         &self,
         service: S,
         timeouts: Arc<Timeouts>,
+        framing: Option<Arc<Framing>>,
     ) -> impl hyper::service::Service<
         Request<Incoming>,
         Response = Response<impl ResponseBody + use<S>>,
@@ -206,18 +224,24 @@ impl Connection {
         Future: Send,
     > + use<S> {
         // Only HTTP requests are limited by address, and an extension is three allocations.
-        let peer = matches!(self.protocols, Protocols::Http).then_some(Peer(self.peer));
+        let is_http = matches!(self.protocols, Protocols::Http | Protocols::Proxy);
+        let peer = is_http.then_some(Peer(self.peer));
         service_fn(move |mut request: Request<Incoming>| {
             if let Some(peer) = peer {
                 request.extensions_mut().insert(peer);
+            }
+            if let Some(framing) = &framing {
+                request.extensions_mut().insert(Arc::clone(framing));
             }
             let in_flight = timeouts.begin();
             let response = service.clone().oneshot(request);
             async move {
                 let response = response.await?;
                 let is_endless = response.extensions().get::<Endless>().is_some();
-                let in_flight = if is_endless { in_flight } else { in_flight.sends() };
-                Ok(response.map(|body| InFlightBody { body, in_flight }))
+                let is_streamed = response.extensions().get::<Streamed>().is_some();
+                let is_unmeasured = is_endless || is_streamed;
+                let in_flight = if is_unmeasured { in_flight } else { in_flight.sends() };
+                Ok(response.map(|body| InFlightBody { body, in_flight, is_streamed }))
             }
         })
     }
@@ -242,7 +266,7 @@ impl Connection {
             .keep_alive_interval(HTTP2_PING_INTERVAL)
             .keep_alive_timeout(HTTP2_PING_TIMEOUT);
         match self.protocols {
-            Protocols::Http => builder,
+            Protocols::Http | Protocols::Proxy => builder,
             Protocols::Grpc(_) => {
                 // gRPC clients do not use the date of a response.
                 builder.http2().auto_date_header(false);
@@ -257,6 +281,8 @@ impl Connection {
 struct InFlightBody<B> {
     body: B,
     in_flight: InFlight,
+    /// Whether the client has time for each part of its own.
+    is_streamed: bool,
 }
 
 /// Data of a response, dropped when it was written to the socket.
@@ -273,8 +299,12 @@ impl<B: ResponseBody> Body for InFlightBody<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, B::Error>>> {
-        let Self { body, in_flight } = &mut *self;
-        let with_guard = |data| InFlightData { data, _in_flight: in_flight.clone() };
+        let Self { body, in_flight, is_streamed } = &mut *self;
+        let with_guard = |data| {
+            let guard = in_flight.clone();
+            let guard = if *is_streamed { guard.sends() } else { guard };
+            InFlightData { data, _in_flight: guard }
+        };
         let frame = ready!(Pin::new(body).poll_frame(cx));
         Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(with_guard))))
     }

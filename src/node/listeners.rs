@@ -29,6 +29,7 @@ use crate::config::{Config, UserError};
 use crate::front::bounds::Bounds;
 use crate::front::http::{HttpListener, router};
 use crate::front::pages::Page;
+use crate::front::proxy::{self, ProxyListener};
 use crate::front::resp;
 use crate::front::rls::{self, RlsService};
 use crate::front::serve::{HttpService, ListenerStats, Protocols, serve};
@@ -46,6 +47,7 @@ pub(super) struct Listeners {
     http: Bound,
     grpc: Bound,
     resp: Bound,
+    proxy: Bound,
     admin: Bound,
     debug: Bound,
     /// TLS of the gRPC listener.
@@ -138,6 +140,7 @@ impl Listeners {
             http: Bound::bind("http.listen", config.http.listen, &stats.http)?,
             grpc: Bound::bind("grpc.listen", config.grpc.listen, &stats.grpc)?,
             resp: Bound::bind("resp.listen", config.resp.listen, &stats.resp)?,
+            proxy: Bound::bind("proxy.listen", config.proxy.listen, &stats.proxy)?,
             admin: Bound::bind("admin.listen", config.admin.listen, &stats.admin)?,
             debug: Bound::bind("debug.listen", config.debug.listen, &stats.debug)?,
             grpc_tls,
@@ -162,6 +165,7 @@ impl Listeners {
             ("http", &self.http),
             (grpc, &self.grpc),
             ("resp", &self.resp),
+            ("proxy", &self.proxy),
             ("admin", &self.admin),
             ("debug", &self.debug),
         ];
@@ -184,7 +188,7 @@ impl Listeners {
             self.listening().count(),
         );
         let bounds = Bounds { connections_max, ..Bounds::from(config) };
-        let Self { http, grpc, resp, admin, debug, grpc_tls } = self;
+        let Self { http, grpc, resp, proxy, admin, debug, grpc_tls } = self;
         let metrics = &probes.metrics;
         let decider = |listener: &Listener| {
             Arc::new(Measured::new(core.decider.clone(), listener.clone(), core.clock.clone()))
@@ -207,6 +211,14 @@ impl Listeners {
         let grpc_routes = rls::routes(rls, grpc_health);
         let resp_listener =
             resp::Listener::new(config, decider(&metrics.resp), bounds.clone(), resp.stats.clone());
+        let proxy_bounds = proxy::bounds(&bounds);
+        let proxy_service = proxy::service(ProxyListener::new(
+            config,
+            decider(&metrics.proxy),
+            &proxy_bounds,
+            proxy.stats.clone(),
+            probes.upstreams.clone(),
+        ));
         let statistics = probes.statistics.clone();
         let debug_router = debug_port::router(DebugPort { book: core.book.clone(), statistics });
         let admin_router = admin::router(admin::AdminState {
@@ -229,6 +241,13 @@ impl Listeners {
                 http.serve(http_router, plain.clone(), &bounds, joined.cancelled(), &drain),
                 grpc.serve(grpc_routes, grpc_tls, &bounds, joined.cancelled(), &drain),
                 resp,
+                proxy.serve(
+                    proxy_service,
+                    Protocols::Proxy,
+                    &proxy_bounds,
+                    joined.cancelled(),
+                    &drain
+                ),
                 admin.serve(admin_router, plain.clone(), &bounds, ready(()), &drain),
                 debug.serve(debug_router, plain, &bounds, ready(()), &drain),
             )

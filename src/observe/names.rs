@@ -76,6 +76,10 @@ pub const CONNECTIONS_ABORTED: Metric = counter(
 );
 pub const BAD_REQUESTS: Metric =
     counter("bad_requests", "Requests refused as malformed or out of bounds, by listener");
+pub const PROXY_FAILURES: Metric = counter(
+    "proxy_failures",
+    "Requests of the proxy without a response of the application, by reason",
+);
 pub const OVERRIDES_IGNORED: Metric =
     counter("overrides_ignored", "Descriptors with a limit override that was ignored");
 
