@@ -35,6 +35,20 @@ pub fn load(path: Option<&Path>, sets: &[String]) -> Result<Config, Error> {
     Ok(config)
 }
 
+/// Loads the configuration of a node whose listeners are those that the environment and `sets`
+/// name, and no others.
+///
+/// # Errors
+///
+/// The first mistake found, with its place.
+pub fn load_without_file(sets: &[String]) -> Result<Config, Error> {
+    let mut layer = Layer::default();
+    overlay(&mut layer, &environment(is_ours)?, sets)?;
+    let (mut config, origins) = build(layer, &Origin::Default, |_, _| {})?;
+    locate_rules(&mut config, None, &origins)?;
+    Ok(config)
+}
+
 /// The inputs of a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs<'a> {
