@@ -11,8 +11,10 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
-use http::uri::{Authority, Scheme, Uri};
+use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use ipnet::IpNet;
 use serde::Deserialize;
 use tidegate_limiter::units::Span;
 
@@ -32,8 +34,8 @@ pub struct Proxy {
     ///
     /// Default none: no listener. (`tidegate proxy`: `127.0.0.1:8000`.)
     pub listen: Option<SocketAddr>,
-    /// The servers of the application, 1 to 64, each `http://HOST:PORT`. Requests go to the one
-    /// with the fewest in flight.
+    /// The servers of the application, 1 to 64, each `http://HOST:PORT` or
+    /// `https://HOST:PORT`. Requests go to the one with the fewest in flight.
     pub upstream: Vec<Upstream>,
     pub protocol: UpstreamProtocol,
     /// Status of a refused request, 400 to 599.
@@ -73,9 +75,50 @@ pub struct Proxy {
     ///
     /// Default 1,024.
     pub held_max: usize,
+    /// Certificate chain of the listener (PEM), its own certificate first. Reloaded when the file
+    /// changes.
+    ///
+    /// Default none: plain text.
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of `tls_cert` (PEM).
+    pub tls_key: Option<PathBuf>,
+    /// Authorities that must have signed the certificates of servers with `https` (PEM). Reloaded
+    /// when the file changes.
+    ///
+    /// Default none: those of the system.
+    pub upstream_ca: Option<PathBuf>,
+    /// Networks of load balancers that begin each connection with a header of the PROXY protocol
+    /// (version 1 or 2), which then must be there.
+    ///
+    /// Default none.
+    pub proxy_protocol_from: Vec<IpNet>,
+    /// Failures of a server in a row after which it is left out for 10 s, 0 to 1,000; 0 is never.
+    /// The last server is never left out.
+    ///
+    /// Default 5.
+    pub eject_after: u32,
+    /// Path of a health check, a `GET` that a healthy server answers with a status below 400.
+    ///
+    /// Default none: no checks.
+    pub health_path: Option<HealthPath>,
+    /// How often a server is checked, and how long a check may take, 10ms to 10m. Two failed checks
+    /// take it out, the next good one brings it back.
+    ///
+    /// Default `5s`.
+    #[serde(deserialize_with = "duration")]
+    pub health_interval: Span,
+    /// File to which each request is written as a line of JSON; `-` is standard output.
+    ///
+    /// Default none.
+    pub access_log: Option<PathBuf>,
 }
 
-/// A server: `http://HOST:PORT`.
+/// The path of a health check.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct HealthPath(pub PathAndQuery);
+
+/// A server: `http://HOST:PORT` or `https://HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Upstream {
@@ -87,11 +130,11 @@ pub struct Upstream {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UpstreamProtocol {
-    /// HTTP/2 without TLS for gRPC, HTTP/1.1 for everything else.
+    /// HTTP/2 for gRPC, HTTP/1.1 for everything else.
     #[default]
     Auto,
     Http1,
-    /// HTTP/2 without TLS (with prior knowledge).
+    /// HTTP/2, without TLS with prior knowledge.
     H2c,
 }
 
@@ -129,6 +172,14 @@ impl Default for Proxy {
             pool_idle_timeout: Span::from_secs(4),
             in_flight_max: 1_024,
             held_max: 1_024,
+            tls_cert: None,
+            tls_key: None,
+            upstream_ca: None,
+            proxy_protocol_from: Vec::new(),
+            eject_after: 5,
+            health_path: None,
+            health_interval: Span::from_secs(5),
+            access_log: None,
         }
     }
 }
@@ -137,13 +188,13 @@ impl TryFrom<String> for Upstream {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let refused = || format!("{text:?} is not http://HOST:PORT");
+        let refused = || format!("{text:?} is not http://HOST:PORT or https://HOST:PORT");
         let uri: Uri = text.parse().map_err(|_| refused())?;
         let is_bare = uri.path_and_query().is_none_or(|path| path == "/");
         let parts = uri.into_parts();
         match (parts.scheme, parts.authority) {
             (Some(scheme), Some(authority))
-                if scheme == Scheme::HTTP
+                if (scheme == Scheme::HTTP || scheme == Scheme::HTTPS)
                     && is_bare
                     && !authority.as_str().contains('@')
                     && !authority.host().is_empty() =>
@@ -152,6 +203,15 @@ impl TryFrom<String> for Upstream {
             }
             _ => Err(refused()),
         }
+    }
+}
+
+impl TryFrom<String> for HealthPath {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let path = text.parse().ok().filter(|_| text.starts_with('/'));
+        path.map(Self).ok_or_else(|| format!("{text:?} is not a path"))
     }
 }
 
@@ -167,7 +227,9 @@ mod tests {
 
     #[test]
     fn a_server_is_a_url_without_a_path() {
-        for good in ["http://127.0.0.1:3000", "http://app", "http://[::1]:80/", "http://a.b:1"] {
+        for good in
+            ["http://127.0.0.1:3000", "http://app", "http://[::1]:80/", "http://a.b:1", "https://a"]
+        {
             let server = Upstream::try_from(good.to_owned()).expect(good);
             assert_eq!(server.to_string(), good.trim_end_matches('/'));
         }

@@ -55,7 +55,7 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
 
 /// Keys that require another one.
 fn dependencies(config: &Config) -> Result<(), Invalid> {
-    let Config { cluster, grpc, xds, .. } = config;
+    let Config { cluster, grpc, proxy, xds, .. } = config;
     let has_mesh = cluster.listen.is_some();
     let (has_cert, has_key) = (grpc.tls_cert.is_some(), grpc.tls_key.is_some());
     let has_ca = grpc.client_ca.is_some();
@@ -70,6 +70,8 @@ fn dependencies(config: &Config) -> Result<(), Invalid> {
         ("grpc.tls_key", has_key, "grpc.tls_cert", has_cert),
         ("grpc.client_ca", has_ca, "grpc.tls_cert", has_cert),
         ("grpc.client_san", grpc.client_san.is_some(), "grpc.client_ca", has_ca),
+        ("proxy.tls_cert", proxy.tls_cert.is_some(), "proxy.tls_key", proxy.tls_key.is_some()),
+        ("proxy.tls_key", proxy.tls_key.is_some(), "proxy.tls_cert", proxy.tls_cert.is_some()),
         ("xds.tls_cert", has_server && has_xds_cert, "xds.tls_key", has_xds_key),
         ("xds.tls_key", has_server && has_xds_key, "xds.tls_cert", has_xds_cert),
     ] {
@@ -293,7 +295,10 @@ fn proxy(proxy: &Proxy) -> Result<(), Invalid> {
     within("proxy.idle_timeout", proxy.idle_timeout, ms(1)..=secs(86_400))?;
     within("proxy.pool_idle_timeout", proxy.pool_idle_timeout, ms(1)..=secs(3_600))?;
     within("proxy.in_flight_max", proxy.in_flight_max, 1..=1_000_000)?;
-    within("proxy.held_max", proxy.held_max, 1..=1_000_000)
+    within("proxy.held_max", proxy.held_max, 1..=1_000_000)?;
+    at_most("proxy.proxy_protocol_from", proxy.proxy_protocol_from.len(), UPSTREAMS_MAX)?;
+    within("proxy.eject_after", proxy.eject_after, 0..=1_000)?;
+    within("proxy.health_interval", proxy.health_interval, ms(10)..=secs(600))
 }
 
 fn envoy(envoy: &Envoy) -> Result<(), Invalid> {

@@ -9,6 +9,8 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -22,14 +24,15 @@ pub(super) const LINGER_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Lingering<S> {
     stream: S,
-    is_on: bool,
+    /// Off for a connection that has switched to another protocol, which ends each side by itself.
+    is_on: Arc<AtomicBool>,
     /// Started when the own side is closed.
     until: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Lingering<S> {
-    /// Lingers only if `is_on`.
-    pub(super) fn new(stream: S, is_on: bool) -> Self {
+    /// Lingers only while `is_on`.
+    pub(super) fn new(stream: S, is_on: Arc<AtomicBool>) -> Self {
         Self { stream, is_on, until: None }
     }
 }
@@ -75,7 +78,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
             Some(until) => until,
             None => {
                 ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
-                if !*is_on {
+                if !is_on.load(Ordering::Relaxed) {
                     return Poll::Ready(Ok(()));
                 }
                 until.insert(Box::pin(tokio::time::sleep(LINGER_MAX)))
@@ -102,10 +105,14 @@ mod tests {
 
     use super::*;
 
+    fn lingering<S>(stream: S, is_on: bool) -> Lingering<S> {
+        Lingering::new(stream, Arc::new(AtomicBool::new(is_on)))
+    }
+
     #[tokio::test(start_paused = true)]
     async fn what_arrives_after_the_end_is_discarded_until_the_client_closes() {
         let (server, mut client) = duplex(64);
-        let closed = tokio::spawn(async move { Lingering::new(server, true).shutdown().await });
+        let closed = tokio::spawn(async move { lingering(server, true).shutdown().await });
         client.write_all(&[7; 10_000]).await.expect("taken");
         let mut rest = Vec::new();
         client.read_to_end(&mut rest).await.expect("the end");
@@ -118,10 +125,10 @@ mod tests {
     async fn a_client_that_does_not_close_is_not_waited_for_longer() {
         let start = tokio::time::Instant::now();
         let (server, _client) = duplex(64);
-        Lingering::new(server, true).shutdown().await.expect("closed");
+        lingering(server, true).shutdown().await.expect("closed");
         assert_eq!(start.elapsed().as_secs(), LINGER_MAX.as_secs());
         let (server, _client) = duplex(64);
-        Lingering::new(server, false).shutdown().await.expect("closed");
+        lingering(server, false).shutdown().await.expect("closed");
         assert_eq!(start.elapsed().as_secs(), LINGER_MAX.as_secs());
     }
 }

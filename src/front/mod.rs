@@ -23,6 +23,7 @@ pub mod tls;
 mod address_bound;
 mod connection;
 mod lingering;
+mod proxy_protocol;
 mod timeouts;
 
 use std::future::poll_fn;

@@ -117,6 +117,15 @@ pub fn delay(response: &CheckResponse) -> Span {
 
 /// The most restrictive verdict of all descriptors, shadow rules aside.
 pub fn most_restrictive(response: &CheckResponse) -> Option<&Verdict> {
+    leading(response).map(|(_, verdict)| verdict)
+}
+
+/// The rule of that verdict.
+pub fn leading_rule(response: &CheckResponse) -> Option<&Rule> {
+    leading(response).and_then(|(status, _)| status.rule.as_deref())
+}
+
+fn leading(response: &CheckResponse) -> Option<(&Status, &Verdict)> {
     let waits = |status: &Status, verdict: &Verdict| match verdict.retry {
         _ if status.allowed => Span::ZERO,
         Retry::Now => Span::ZERO,
@@ -136,7 +145,6 @@ pub fn most_restrictive(response: &CheckResponse) -> Option<&Verdict> {
                 Reverse(verdict.reset),
             )
         })
-        .map(|(_, verdict)| verdict)
 }
 
 /// `RateLimit-Policy` and `RateLimit`.

@@ -12,6 +12,7 @@ use crate::compat::envoy_ratelimit::statistics::prometheus::{Form, collector};
 use crate::front::Probes;
 use crate::front::proxy::UpstreamStats;
 use crate::front::serve::ListenerStats;
+use crate::front::stats::Counter;
 use crate::observe::names::{self, Metric};
 use crate::observe::samples::{Readings, RuleSample};
 use crate::observe::{Health, Metrics};
@@ -57,6 +58,7 @@ impl NodeProbes {
         certificates: certificates::Handle,
         health: Health,
         stats: Stats,
+        access_log_dropped: Option<Arc<Counter>>,
         clock: Arc<SystemClock>,
         prometheus_names: bool,
     ) -> Self {
@@ -84,6 +86,9 @@ impl NodeProbes {
             let mut readings = Readings::default();
             listeners(&stats, &mut readings);
             proxy(&passed_on, &mut readings);
+            if let Some(dropped) = &access_log_dropped {
+                readings.add(names::ACCESS_LOG_DROPPED, dropped.get());
+            }
             decisions(&core, &mut readings);
             let loads = book.handle.status();
             let loads = [("ok", loads.loads_ok), ("failed", loads.loads_failed)];
@@ -142,6 +147,7 @@ fn proxy(stats: &UpstreamStats, readings: &mut Readings) {
         ("client", stats.client.get()),
     ];
     readings.add_each(names::PROXY_FAILURES, "reason", reasons);
+    readings.add(names::PROXY_EJECTIONS, stats.ejections.get());
 }
 
 fn decisions(core: &Core, readings: &mut Readings) {

@@ -7,6 +7,7 @@
 
 mod envoy;
 mod nginx;
+mod proxy;
 mod redis_clients;
 
 /// The binary that cargo built for these tests.

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 use tower::BoxError;
 
+use super::access_log::Record;
 use super::in_flight::InFlight;
 
 /// How far the body of a request has come; read while its response is awaited.
@@ -65,6 +66,8 @@ pub(super) struct PassedBody {
     idle: Option<Pin<Box<Sleep>>>,
     is_waiting: bool,
     _in_flight: InFlight,
+    /// Written to the access log when the body ends.
+    record: Option<Box<Record>>,
 }
 
 impl Progress {
@@ -87,6 +90,15 @@ impl Progress {
     /// Whether no server has begun to take the body.
     pub(super) fn is_untouched(&self) -> bool {
         self.0.lock().body.is_some()
+    }
+}
+
+impl RequestBody {
+    /// The body of a request without one.
+    pub(super) fn empty() -> Self {
+        let state = State { last: Instant::now(), waits_for_client: false, body: None };
+        let progress = Arc::new(Progress(Mutex::new(state)));
+        Self { body: None, progress, size: SizeHint::with_exact(0), is_empty: true }
     }
 }
 
@@ -134,9 +146,15 @@ impl Body for RequestBody {
 }
 
 impl ResponseBody {
-    pub(super) fn passed(body: Incoming, idle_timeout: Duration, in_flight: InFlight) -> Self {
+    pub(super) fn passed(
+        body: Incoming,
+        idle_timeout: Duration,
+        in_flight: InFlight,
+        record: Option<Box<Record>>,
+    ) -> Self {
         let (idle, is_waiting) = (None, false);
-        let body = PassedBody { body, idle_timeout, idle, is_waiting, _in_flight: in_flight };
+        let body =
+            PassedBody { body, idle_timeout, idle, is_waiting, _in_flight: in_flight, record };
         Self::Passed(Box::new(body))
     }
 }
@@ -151,6 +169,9 @@ impl Body for PassedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             self.is_waiting = false;
+            if let (Some(record), Some(Ok(part))) = (&mut self.record, &frame) {
+                record.passed(part.data_ref().map_or(0, Bytes::len));
+            }
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
         let Self { idle_timeout, idle, is_waiting, .. } = &mut *self;

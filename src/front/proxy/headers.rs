@@ -108,9 +108,17 @@ pub(super) fn pass_request(headers: &mut HeaderMap, version: Version, sender: Se
             headers.remove(name);
         }
     }
-    // An address is a valid value.
-    let addr = HeaderValue::try_from(sender.addr.to_string());
-    headers.extend(addr.ok().map(|addr| (X_FORWARDED_FOR, addr)));
+    // In one line, because some applications read the first one only.
+    let mut hops = Vec::new();
+    for value in headers.get_all(X_FORWARDED_FOR) {
+        hops.extend_from_slice(value.as_bytes());
+        hops.extend_from_slice(b", ");
+    }
+    hops.extend_from_slice(sender.addr.to_string().as_bytes());
+    // Of valid values and an address.
+    if let Ok(hops) = HeaderValue::from_bytes(&hops) {
+        headers.insert(X_FORWARDED_FOR, hops);
+    }
     if let Entry::Vacant(entry) = headers.entry(X_FORWARDED_PROTO) {
         entry.insert(HeaderValue::from_static(sender.scheme));
     }
@@ -257,8 +265,7 @@ mod tests {
                 "forwarded: for=1.1.1.1",
                 "host: inner",
                 "via: 1.1 tidegate",
-                "x-forwarded-for: 1.1.1.1",
-                "x-forwarded-for: 203.0.113.7",
+                "x-forwarded-for: 1.1.1.1, 203.0.113.7",
                 "x-forwarded-host: shop",
                 "x-forwarded-proto: https",
                 "x-real-ip: 1.1.1.1",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::HeaderMap;
+use http::header::{CONNECTION, HOST, HeaderMap, HeaderValue, UPGRADE};
 use http::request::Parts;
 use http::{Request, Response, StatusCode, Version};
 use http_body_util::Full;
@@ -15,10 +15,13 @@ use hyper::body::{Body, Incoming};
 use tidegate_limiter::descriptor::Descriptor;
 use tidegate_limiter::units::Hits;
 
+use super::access_log::{AccessLog, Entry, Record};
 use super::body::ResponseBody;
+use super::connector::ServerTls;
 use super::headers::{self, HeadError, Sender};
 use super::queue::Queue;
 use super::rejection::{self, Form};
+use super::tunnel::{self, Switch};
 use super::upstream::{Head, UpstreamStats, Upstreams};
 use crate::config::{Auth, Config, proxy};
 use crate::decide::{CheckRequest, CheckResponse, Decide};
@@ -26,7 +29,7 @@ use crate::front::bounds::{Bounds, Refusal};
 use crate::front::framing::{Ambiguity, Framing};
 use crate::front::http::descriptors::{self, HitsError};
 use crate::front::http::original::Original;
-use crate::front::serve::{HttpService, ListenerStats, Peer, Streamed};
+use crate::front::serve::{HttpService, ListenerStats, Peer, Streamed, Tunnels};
 use crate::front::{render, within};
 
 /// How long a client may leave a part of a response untaken, in periods of this length.
@@ -39,9 +42,22 @@ pub struct ProxyListener<D> {
     bounds: Bounds,
     mapping: Auth,
     denied_status: StatusCode,
+    /// What clients are told they have used.
+    scheme: &'static str,
     stats: Arc<ListenerStats>,
+    access_log: Option<AccessLog>,
     queue: Queue,
-    upstreams: Upstreams,
+    upstreams: Arc<Upstreams>,
+}
+
+/// What the proxy reports to.
+#[derive(Clone, Debug, Default)]
+pub struct Observers {
+    /// Counts malformed requests.
+    pub listener: Arc<ListenerStats>,
+    /// Counts requests without a response of the application.
+    pub upstreams: Arc<UpstreamStats>,
+    pub access_log: Option<AccessLog>,
 }
 
 /// Why a request is neither decided nor passed on. Nothing was counted for it.
@@ -63,7 +79,7 @@ enum Error {
 enum Decision {
     /// `None` when no limit applies.
     Pass(Option<CheckResponse>),
-    Refuse(Response<Full<Bytes>>),
+    Refuse(CheckResponse, Response<Full<Bytes>>),
 }
 
 /// The service of the listener.
@@ -81,55 +97,89 @@ pub fn bounds(bounds: &Bounds) -> Bounds {
 }
 
 impl<D: Decide> ProxyListener<D> {
-    /// The proxy of a validated configuration. `stats` counts malformed requests, `upstream_stats`
-    /// those without a response of the application.
+    /// The proxy of a validated configuration.
     pub fn new(
         config: &Config,
         decide: Arc<D>,
         bounds: &Bounds,
-        stats: Arc<ListenerStats>,
-        upstream_stats: Arc<UpstreamStats>,
+        tls: ServerTls,
+        observers: Observers,
     ) -> Self {
+        let Observers { listener: stats, upstreams, access_log } = observers;
         let status = StatusCode::from_u16(config.proxy.denied_status);
         Self {
             decide,
             bounds: bounds.clone(),
             mapping: proxy::mapping(&config.auth),
             denied_status: status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
+            scheme: headers::scheme(config.proxy.tls_cert.is_some()),
             stats,
+            access_log,
             queue: Queue::new(config.auth.hold_max.to_std(), config.proxy.held_max),
-            upstreams: Upstreams::new(&config.proxy, upstream_stats),
+            upstreams: Arc::new(Upstreams::new(&config.proxy, tls, upstreams)),
         }
     }
 
-    async fn respond(&self, request: Request<Incoming>) -> Response<ResponseBody> {
+    /// Checks the servers, and reads changed files, until it is dropped.
+    pub fn maintenance(&self) -> impl Future<Output = ()> + Send + 'static + use<D> {
+        let upstreams = Arc::clone(&self.upstreams);
+        async move { upstreams.maintain().await }
+    }
+
+    async fn respond(&self, mut request: Request<Incoming>) -> Response<ResponseBody> {
+        let switch = Switch::of(&mut request);
         let (mut parts, body) = request.into_parts();
+        // Behind an upgrade that is not made the bytes of the connection are not followed.
+        let may_go_on = body.is_end_stream() && !parts.headers.contains_key(UPGRADE);
         let form = Form {
             is_grpc: headers::is_grpc(&parts.headers),
-            closes: parts.version < Version::HTTP_2 && !body.is_end_stream(),
+            closes: parts.version < Version::HTTP_2 && !may_go_on,
         };
         let sender = self.sender(&parts);
-        let answer = match self.decided(&mut parts, sender, form).await {
-            Ok(Decision::Pass(answer)) => answer,
-            Ok(Decision::Refuse(response)) => return response.map(ResponseBody::Own),
+        let mut record = self.record(&parts, sender);
+        let decided = self.decided(&mut parts, sender, form).await;
+        if let Some(record) = &mut record {
+            note(&decided, &mut record.entry);
+        }
+        let own = match decided {
+            Ok(Decision::Pass(answer)) => {
+                let passing = self.passed_on(parts, body, sender, form, switch, record);
+                let mut response = passing.await;
+                if let Some(answer) = &answer {
+                    render::headers(answer, response.headers_mut());
+                }
+                return response;
+            }
+            Ok(Decision::Refuse(_, response)) => response,
             Err(error) => {
                 if !matches!(error, Error::Undecided) {
                     self.stats.refused.add(1);
                 }
-                return error.response(form, parts.version).map(ResponseBody::Own);
+                error.response(form, parts.version)
             }
         };
-        let mut response = self.passed_on(parts, body, sender, form).await;
-        if let Some(answer) = &answer {
-            render::headers(answer, response.headers_mut());
-        }
-        response
+        own_response(own, record)
+    }
+
+    fn record(&self, parts: &Parts, sender: Sender) -> Option<Box<Record>> {
+        let log = self.access_log.as_ref()?;
+        let client = descriptors::client(&parts.headers, sender.addr, &self.mapping);
+        let host = parts.headers.get(HOST).map(HeaderValue::as_bytes);
+        let host = host.or_else(|| parts.uri.authority().map(|it| it.as_str().as_bytes()));
+        Some(log.begin(Entry {
+            client: client.to_string(),
+            method: parts.method.to_string(),
+            target: parts.uri.path_and_query().map_or_else(String::new, ToString::to_string),
+            host: host.map(|host| String::from_utf8_lossy(host).into_owned()),
+            protocol: format!("{:?}", parts.version),
+            ..Entry::default()
+        }))
     }
 
     fn sender(&self, parts: &Parts) -> Sender {
         let peer = parts.extensions.get::<Peer>();
         let addr = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |Peer(peer)| peer.ip());
-        Sender::new(addr, &self.mapping.trust(), headers::scheme(false))
+        Sender::new(addr, &self.mapping.trust(), self.scheme)
     }
 
     /// Checks the form of the request, and decides it.
@@ -173,7 +223,8 @@ impl<D: Decide> ProxyListener<D> {
             let _ = within(self.bounds.request_timeout, pin!(returning)).await;
             render::QUEUE_TOO_LONG.to_owned()
         };
-        Ok(Decision::Refuse(rejection::refused(&answer, self.denied_status, &detail, form)))
+        let response = rejection::refused(&answer, self.denied_status, &detail, form);
+        Ok(Decision::Refuse(answer, response))
     }
 
     /// The cost of the request. Only a proxy in front may name it; a client could use up a limit
@@ -190,28 +241,84 @@ impl<D: Decide> ProxyListener<D> {
         body: Incoming,
         sender: Sender,
         form: Form,
+        switch: Option<Switch>,
+        mut record: Option<Box<Record>>,
     ) -> Response<ResponseBody> {
-        let Parts { method, uri, mut headers, version, .. } = parts;
+        let Parts { method, uri, mut headers, version, extensions, .. } = parts;
+        let has_upgrade = version < Version::HTTP_2 && headers.contains_key(UPGRADE);
         headers::pass_request(&mut headers, version, sender);
         let path = uri.into_parts().path_and_query;
-        let head = Head { method, path, headers, is_grpc: form.is_grpc };
-        match self.upstreams.send(head, body).await {
-            Ok((response, in_flight)) => {
-                let (mut parts, body) = response.into_parts();
-                headers::pass_response(&mut parts.headers, parts.version);
-                // That of the client's connection; hyper writes it.
-                parts.version = version;
-                parts.extensions.clear();
-                parts.extensions.insert(Streamed);
-                let idle_timeout = self.upstreams.idle_timeout;
-                Response::from_parts(parts, ResponseBody::passed(body, idle_timeout, in_flight))
-            }
+        let protocols = switch.as_ref().map(|switch| switch.protocols.clone());
+        if let Some(protocols) = &protocols {
+            Switch::ask(protocols, &mut headers);
+        }
+        let is_grpc = form.is_grpc;
+        let head = Head { method, path, headers, is_grpc, switch: protocols.clone() };
+        let (mut response, in_flight) = match self.upstreams.send(head, body).await {
+            Ok(sent) => sent,
             Err(failure) => {
-                let response = rejection::failed(failure.status(), &failure.to_string(), form);
-                response.map(ResponseBody::Own)
+                let own = rejection::failed(failure.status(), &failure.to_string(), form);
+                return own_response(own, record);
+            }
+        };
+        if let Some(record) = &mut record {
+            record.responds(response.status().as_u16());
+        }
+        let idle_timeout = self.upstreams.idle_timeout;
+        let agreed = protocols.and_then(|asked| Switch::agreed(&asked, response.headers()));
+        let agreed = agreed.filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS);
+        let server = agreed.as_ref().map(|_| hyper::upgrade::on(&mut response));
+        let (mut parts, body) = response.into_parts();
+        headers::pass_response(&mut parts.headers, parts.version);
+        // That of the client's connection; hyper writes it.
+        parts.version = version;
+        parts.extensions.clear();
+        match (agreed, server, switch, extensions.get::<Tunnels>()) {
+            (Some(agreed), Some(server), Some(switch), Some(tunnels)) => {
+                Switch::ask(&agreed, &mut parts.headers);
+                let tunnel = tunnel::run(switch.client, server, idle_timeout, in_flight);
+                tunnels.run(async move {
+                    tunnel.await;
+                    drop(record);
+                });
+                Response::from_parts(parts, ResponseBody::Own(Full::default()))
+            }
+            _ => {
+                if has_upgrade {
+                    parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                parts.extensions.insert(Streamed);
+                let body = ResponseBody::passed(body, idle_timeout, in_flight, record);
+                Response::from_parts(parts, body)
             }
         }
     }
+}
+
+/// Writes down what was decided.
+fn note(decided: &Result<Decision, Error>, entry: &mut Entry) {
+    let (verdict, answer) = match decided {
+        Ok(Decision::Pass(None)) => ("unlimited", None),
+        Ok(Decision::Pass(Some(answer))) => ("allowed", Some(answer)),
+        Ok(Decision::Refuse(answer, _)) => ("refused", Some(answer)),
+        Err(Error::Undecided | Error::Refusal(Refusal::NotLoaded)) => ("undecided", None),
+        Err(_) => ("malformed", None),
+    };
+    entry.verdict = verdict;
+    entry.rule = answer.and_then(render::leading_rule).map(|rule| rule.id.to_string());
+}
+
+/// A response of the proxy itself.
+fn own_response(
+    response: Response<Full<Bytes>>,
+    record: Option<Box<Record>>,
+) -> Response<ResponseBody> {
+    if let Some(mut record) = record {
+        record.responds(response.status().as_u16());
+        let bytes = response.body().size_hint().exact();
+        record.passed(bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0));
+    }
+    response.map(ResponseBody::Own)
 }
 
 impl Error {
@@ -222,8 +329,9 @@ impl Error {
             Self::Head(HeadError::Expectation) => StatusCode::EXPECTATION_FAILED,
             _ => StatusCode::BAD_REQUEST,
         };
-        // What follows such a request is not another one.
-        let closes = form.closes || version < Version::HTTP_2 && status == StatusCode::BAD_REQUEST;
+        // What follows such a request is not another one: a client may not wait for the answer.
+        let is_bad = matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_IMPLEMENTED);
+        let closes = form.closes || version < Version::HTTP_2 && is_bad;
         rejection::failed(status, &self.to_string(), Form { closes, ..form })
     }
 }

@@ -22,13 +22,19 @@
 //!
 //! These are `application/problem+json`; a gRPC request gets HTTP 200 with the status of gRPC.
 
+mod access_log;
 mod body;
+mod connector;
 mod headers;
+mod health;
 mod in_flight;
 mod listener;
 mod queue;
 mod rejection;
+mod tunnel;
 mod upstream;
 
-pub use listener::{ProxyListener, bounds, service};
+pub use access_log::AccessLog;
+pub use connector::ServerTls;
+pub use listener::{Observers, ProxyListener, bounds, service};
 pub use upstream::UpstreamStats;

@@ -7,21 +7,26 @@
 
 use std::error::Error as _;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::future::{join, join_all};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
-use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::body::{Progress, RequestBody};
+use super::connector::{Connector, ServerTls};
+use super::health::{Change, EJECTED_FOR, Health};
 use super::in_flight::{InFlight, Load};
+use super::tunnel::Switch;
 use crate::config::Proxy;
 use crate::config::proxy::UpstreamProtocol;
 use crate::front::stats::Counter;
@@ -43,12 +48,17 @@ pub(super) struct Upstreams {
     /// Where the search for the next server begins, so that idle ones take turns.
     turn: AtomicUsize,
     protocol: UpstreamProtocol,
-    http1: Client<HttpConnector, RequestBody>,
-    h2c: Client<HttpConnector, RequestBody>,
+    http1: Client<Connector, RequestBody>,
+    http2: Client<Connector, RequestBody>,
+    tls: ServerTls,
     response_timeout: Duration,
     /// How long a response may stay without a byte.
     pub(super) idle_timeout: Duration,
     in_flight: Arc<Semaphore>,
+    /// Failures in a row that eject a server; 0 is never.
+    eject_after: u32,
+    /// Path and interval of health checks.
+    checks: Option<(PathAndQuery, Duration)>,
     stats: Arc<UpstreamStats>,
 }
 
@@ -65,6 +75,8 @@ pub struct UpstreamStats {
     pub full: Counter,
     /// The client sent no body, or not the whole.
     pub client: Counter,
+    /// Times that a server was left out, for failures in a row or a failed check.
+    pub ejections: Counter,
 }
 
 #[derive(Debug)]
@@ -72,6 +84,7 @@ struct Target {
     scheme: Scheme,
     authority: Authority,
     load: Load,
+    health: Mutex<Health>,
 }
 
 /// Why there is no response of the application.
@@ -100,17 +113,19 @@ pub(super) struct Head {
     pub(super) path: Option<PathAndQuery>,
     pub(super) headers: HeaderMap,
     pub(super) is_grpc: bool,
+    /// Another protocol that the client wants to switch to.
+    pub(super) switch: Option<HeaderValue>,
 }
 
 impl Upstreams {
-    pub(super) fn new(config: &Proxy, stats: Arc<UpstreamStats>) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(config.connect_timeout.to_std()));
+    pub(super) fn new(config: &Proxy, tls: ServerTls, stats: Arc<UpstreamStats>) -> Self {
+        let timeout = config.connect_timeout.to_std();
+        let connector = |alpn| Connector::new(tls.clone(), alpn, timeout);
         let target = |upstream: &crate::config::proxy::Upstream| Target {
             scheme: upstream.scheme.clone(),
             authority: upstream.authority.clone(),
             load: Load::default(),
+            health: Mutex::default(),
         };
         let mut builder = Client::builder(TokioExecutor::new());
         builder
@@ -122,17 +137,24 @@ impl Upstreams {
             .http2_initial_connection_window_size(HTTP2_CONNECTION_WINDOW)
             .http2_keep_alive_interval(HTTP2_PING_INTERVAL)
             .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT);
-        let http1 = builder.build(connector.clone());
-        let h2c = builder.http2_only(true).build(connector);
+        let http1 = builder.build(connector(b"http/1.1"));
+        let http2 = builder.http2_only(true).build(connector(b"h2"));
         Self {
             targets: config.upstream.iter().map(target).collect(),
             turn: AtomicUsize::new(0),
             protocol: config.protocol,
             http1,
-            h2c,
+            http2,
+            tls,
             response_timeout: config.response_timeout.to_std(),
             idle_timeout: config.idle_timeout.to_std(),
             in_flight: Arc::new(Semaphore::new(config.in_flight_max)),
+            // The last server is never left out.
+            eject_after: if config.upstream.len() > 1 { config.eject_after } else { 0 },
+            checks: config
+                .health_path
+                .as_ref()
+                .map(|path| (path.0.clone(), config.health_interval.to_std())),
             stats,
         }
     }
@@ -166,15 +188,16 @@ impl Upstreams {
         let permit = Arc::new(permit);
         let (progress, body) = Progress::of(body);
         let mut failure = Failure::Unreachable;
-        for target in self.by_load() {
+        for target in self.by_load(Instant::now()) {
             let in_flight = InFlight::new(&target.load, &permit);
             let request = self.request(&head, target, body.clone());
-            match self.send_to(request, head.is_grpc, &progress).await {
+            let sent = self.send_to(request, &head, &progress).await;
+            self.observe(target, sent.as_ref().err());
+            match sent {
                 Ok(response) => return Ok((response, in_flight)),
                 Err(unreached @ (Failure::Unreachable | Failure::ConnectTimeout))
                     if progress.is_untouched() =>
                 {
-                    tracing::debug!(server = %target.authority, "server cannot be reached");
                     failure = unreached;
                 }
                 Err(failure) => return Err(failure),
@@ -183,21 +206,98 @@ impl Upstreams {
         Err(failure)
     }
 
-    /// All servers, the one with the fewest requests first.
-    fn by_load(&self) -> Vec<&Target> {
+    /// The servers that may be used, the one with the fewest requests first.
+    fn by_load(&self, now: Instant) -> Vec<&Target> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.targets.len().max(1);
         let (before, from) = self.targets.split_at(turn.min(self.targets.len()));
-        let mut targets: Vec<&Target> = from.iter().chain(before).collect();
+        let all = from.iter().chain(before);
+        let usable = all.clone().filter(|target| target.health.lock().is_usable(now));
+        let mut targets: Vec<&Target> = usable.collect();
+        if targets.is_empty() {
+            targets = all.collect();
+        }
         targets.sort_by_key(|target| target.load.get());
         targets
     }
 
-    fn is_h2c(&self, is_grpc: bool) -> bool {
+    /// Notes how a request at a server has ended.
+    fn observe(&self, target: &Target, failure: Option<&Failure>) {
+        let mut health = target.health.lock();
+        let change = match failure {
+            None => {
+                health.succeeded();
+                None
+            }
+            Some(
+                Failure::Unreachable
+                | Failure::ConnectTimeout
+                | Failure::Broken
+                | Failure::ResponseTimeout,
+            ) => health.failed(self.eject_after, Instant::now()),
+            Some(Failure::Full | Failure::ClientTimeout | Failure::ClientBody) => None,
+        };
+        self.report(target, change);
+    }
+
+    fn report(&self, target: &Target, change: Option<Change>) {
+        let server = &target.authority;
+        match change {
+            Some(Change::Ejected) => {
+                self.stats.ejections.add(1);
+                let failures = self.eject_after;
+                tracing::warn!(%server, failures, "server left out for {EJECTED_FOR:?}: it failed");
+            }
+            Some(Change::Unhealthy) => {
+                self.stats.ejections.add(1);
+                tracing::warn!(%server, "server left out: its health check fails");
+            }
+            Some(Change::Healthy) => tracing::info!(%server, "server is healthy again"),
+            None => {}
+        }
+    }
+
+    /// Checks the servers, and reads the file with their authorities, again and again.
+    pub(super) async fn maintain(&self) {
+        join(self.check_health(), self.tls.reload()).await;
+    }
+
+    /// Checks the servers again and again, if they are to be checked.
+    async fn check_health(&self) {
+        let Some((path, interval)) = &self.checks else { return std::future::pending().await };
+        loop {
+            let checks = self.targets.iter().map(|target| async {
+                let is_healthy = self.is_healthy(target, path, *interval).await;
+                let change = target.health.lock().checked(is_healthy);
+                self.report(target, change);
+            });
+            join_all(checks).await;
+            tokio::time::sleep(*interval).await;
+        }
+    }
+
+    async fn is_healthy(&self, target: &Target, path: &PathAndQuery, within: Duration) -> bool {
+        let (method, headers) = (Method::GET, HeaderMap::new());
+        let path = Some(path.clone());
+        let head = Head { method, path, headers, is_grpc: false, switch: None };
+        let request = self.request(&head, target, RequestBody::empty());
+        let responding = self.client(&head).request(request);
+        let status = tokio::time::timeout(within, responding).await;
+        let status = status.ok().and_then(Result::ok).map(|response| response.status());
+        status.is_some_and(|status| status.is_success() || status.is_redirection())
+    }
+
+    fn is_http2(&self, head: &Head) -> bool {
         match self.protocol {
-            UpstreamProtocol::Auto => is_grpc,
+            // Only a connection of HTTP/1.1 can switch.
+            _ if head.switch.is_some() => false,
+            UpstreamProtocol::Auto => head.is_grpc,
             UpstreamProtocol::Http1 => false,
             UpstreamProtocol::H2c => true,
         }
+    }
+
+    fn client(&self, head: &Head) -> &Client<Connector, RequestBody> {
+        if self.is_http2(head) { &self.http2 } else { &self.http1 }
     }
 
     fn request(&self, head: &Head, target: &Target, body: RequestBody) -> Request<RequestBody> {
@@ -211,7 +311,7 @@ impl Upstreams {
         // All parts are there.
         *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
         *request.headers_mut() = head.headers.clone();
-        if self.is_h2c(head.is_grpc) {
+        if self.is_http2(head) {
             // The authority is the server's; that of the client is in `X-Forwarded-Host`.
             request.headers_mut().remove(http::header::HOST);
             *request.version_mut() = Version::HTTP_2;
@@ -223,19 +323,21 @@ impl Upstreams {
     async fn send_to(
         &self,
         request: Request<RequestBody>,
-        is_grpc: bool,
+        head: &Head,
         progress: &Progress,
     ) -> Result<Response<Incoming>, Failure> {
-        let client = if self.is_h2c(is_grpc) { &self.h2c } else { &self.http1 };
-        let mut responding = std::pin::pin!(client.request(request));
+        let mut responding = pin!(self.client(head).request(request));
         loop {
             let deadline = progress.last() + self.response_timeout;
             match timeout_at(deadline, &mut responding).await {
-                Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                    // Nobody asked for it, so nobody would know what follows.
-                    return Err(Failure::Broken);
+                Ok(Ok(response)) => {
+                    let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+                    let agreed = head.switch.as_ref();
+                    let agreed = agreed.and_then(|it| Switch::agreed(it, response.headers()));
+                    // Nobody would know what follows a switch that nobody asked for.
+                    let is_valid = !switches || agreed.is_some();
+                    return if is_valid { Ok(response) } else { Err(Failure::Broken) };
                 }
-                Ok(Ok(response)) => return Ok(response),
                 Ok(Err(error)) => return Err(failure(&error)),
                 // The body moved on meanwhile.
                 Err(_) if progress.last() + self.response_timeout > Instant::now() => {}

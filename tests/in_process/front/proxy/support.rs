@@ -20,8 +20,11 @@ use parking_lot::Mutex;
 use tidegate::config::Config;
 use tidegate::config::load::{Inputs, assemble};
 use tidegate::front::bounds::Bounds;
-use tidegate::front::proxy::{ProxyListener, UpstreamStats, bounds, service};
-use tidegate::front::serve::{ListenerStats, Protocols, serve};
+use tidegate::front::proxy::{
+    AccessLog, Observers, ProxyListener, ServerTls, UpstreamStats, bounds, service,
+};
+use tidegate::front::serve::{Protocols, serve};
+use tidegate::front::tls::Tls;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -39,8 +42,8 @@ pub(super) struct Proxy {
     pub(super) upstreams: Arc<UpstreamStats>,
 }
 
-pub(super) fn config(upstreams: &[SocketAddr], more: &str) -> Config {
-    let servers: Vec<String> = upstreams.iter().map(|addr| format!("\"http://{addr}\"")).collect();
+fn config(servers: &[String], more: &str) -> Config {
+    let servers: Vec<String> = servers.iter().map(|url| format!("\"{url}\"")).collect();
     let servers = servers.join(", ");
     let text = format!("[proxy]\nlisten = \"127.0.0.1:0\"\nupstream = [{servers}]\n{more}");
     let inputs = Inputs { file: Some((Path::new("c.toml"), &text)), ..Inputs::default() };
@@ -55,19 +58,41 @@ pub(super) fn domain(domain: &str) -> String {
 }
 
 pub(super) async fn proxy(table: &Arc<Table>, upstreams: &[SocketAddr], more: &str) -> Proxy {
-    let config = config(upstreams, more);
+    let servers: Vec<String> = upstreams.iter().map(|addr| format!("http://{addr}")).collect();
+    proxy_to(table, &servers, more).await
+}
+
+pub(super) async fn proxy_to(table: &Arc<Table>, servers: &[String], more: &str) -> Proxy {
+    let config = config(servers, more);
     let usual = Bounds::from(&config);
     let bounds = bounds(&Bounds { request_timeout: Duration::from_millis(500), ..usual });
-    let (stats, upstreams) = (Arc::<ListenerStats>::default(), Arc::<UpstreamStats>::default());
-    let parts =
-        ProxyListener::new(&config, table.clone(), &bounds, stats.clone(), upstreams.clone());
+    let observers = Observers {
+        access_log: config.proxy.access_log.as_deref().map(|path| {
+            AccessLog::open(path, tidegate::node::system_environment().0.clock).expect("a log")
+        }),
+        ..Observers::default()
+    };
+    let (stats, upstreams) = (observers.listener.clone(), observers.upstreams.clone());
+    let tls_to_servers = ServerTls::of(&config.proxy).expect("valid authorities");
+    let parts = ProxyListener::new(&config, table.clone(), &bounds, tls_to_servers, observers);
+    let maintenance = parts.maintenance();
+    let (tls, reloader) = Tls::of_proxy(&config.proxy).expect("valid files").unzip();
+    let announcers = config.proxy.proxy_protocol_from.clone().into();
+    let protocols = Protocols::Proxy { tls, announcers };
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = listener.local_addr().expect("an address");
     let drain = CancellationToken::new();
     let served = {
         let (stats, drain) = (stats.clone(), drain.clone());
         tokio::spawn(async move {
-            serve(listener, service(parts), Protocols::Proxy, &bounds, stats, drain).await;
+            let checks = drain.run_until_cancelled(maintenance);
+            let serving = serve(listener, service(parts), protocols, &bounds, stats, drain.clone());
+            let reloading = async {
+                if let Some(reloader) = reloader {
+                    reloader.run(drain.clone()).await;
+                }
+            };
+            tokio::join!(serving, checks, reloading);
         })
     };
     Proxy { listener: Listener { addr, stats, drain, served }, upstreams }
