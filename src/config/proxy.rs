@@ -29,6 +29,7 @@ pub const UPSTREAMS_MAX: usize = 64;
 /// `[proxy]`. Without `listen` there is no proxy.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[expect(clippy::struct_field_names, reason = "the protocol has this name")]
 pub struct Proxy {
     /// `IP:PORT`.
     ///

@@ -74,15 +74,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { stream, is_on, until } = &mut *self;
-        let until = match until {
-            Some(until) => until,
-            None => {
-                ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
-                if !is_on.load(Ordering::Relaxed) {
-                    return Poll::Ready(Ok(()));
-                }
-                until.insert(Box::pin(tokio::time::sleep(LINGER_MAX)))
+        let until = if let Some(until) = until {
+            until
+        } else {
+            ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
+            if !is_on.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
             }
+            until.insert(Box::pin(tokio::time::sleep(LINGER_MAX)))
         };
         let mut discarded = [0; 4096];
         loop {

@@ -76,8 +76,6 @@ fn text(line: &[u8]) -> io::Result<Option<SocketAddr>> {
 /// `command` is that of the connection, `family` that of its addresses.
 fn binary(command: u8, family: u8, rest: &[u8]) -> io::Result<Option<SocketAddr>> {
     match (command, family) {
-        // The load balancer itself.
-        (0x20, _) => Ok(None),
         (0x21, 0x11) => match rest {
             [a, b, c, d, _, _, _, _, high, low, ..] => {
                 let port = u16::from_be_bytes([*high, *low]);
@@ -91,7 +89,8 @@ fn binary(command: u8, family: u8, rest: &[u8]) -> io::Result<Option<SocketAddr>
             let port = u16::from_be_bytes(port.ok_or_else(invalid)?);
             Ok(Some(SocketAddr::new(Ipv6Addr::from(*source).into(), port)))
         }
-        (0x21, _) => Ok(None),
+        // The load balancer itself, or no IP addresses.
+        (0x20 | 0x21, _) => Ok(None),
         _ => Err(invalid()),
     }
 }

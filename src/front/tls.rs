@@ -250,6 +250,7 @@ pub fn roots(path: &Path) -> Result<RootCertStore, Error> {
 
 impl Error {
     /// The same of another section of the configuration.
+    #[must_use]
     pub fn of_section(self, section: &'static str) -> Self {
         Self { section, ..self }
     }

@@ -90,10 +90,11 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     let access_log = config.proxy.access_log.as_deref();
     let access_log =
         access_log.map(|path| AccessLog::open(path, environment.clock.clone())).transpose()?;
-    let stats = Stats::default();
+    let access_log_dropped = access_log.as_ref().map(|log| log.dropped.clone());
+    let stats = Stats { access_log_dropped, ..Stats::default() };
     let tls =
         ListenerTls { grpc: grpc_tls, proxy: proxy_tls, servers: ServerTls::of(&config.proxy)? };
-    let listeners = Listeners::bind(&config, tls, access_log.clone(), &stats)?;
+    let listeners = Listeners::bind(&config, tls, access_log, &stats)?;
     let (key, addr) = ("stats.prometheus_listen", config.stats.prometheus_listen);
     let prometheus = Bound::bind(key, addr, &Arc::default())?;
     let setup = Setup {
@@ -113,7 +114,6 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
         certificates.clone(),
         health.clone(),
         stats,
-        access_log.map(|log| log.dropped),
         clock.clone(),
         config.stats.prometheus_names,
     ));

@@ -30,7 +30,7 @@ pub(super) struct NodeProbes {
     pub(super) upstreams: Arc<UpstreamStats>,
 }
 
-/// Statistics per listener.
+/// Statistics per listener, and of the access log.
 #[derive(Debug, Default)]
 pub(super) struct Stats {
     pub(super) http: Arc<ListenerStats>,
@@ -39,6 +39,8 @@ pub(super) struct Stats {
     pub(super) proxy: Arc<ListenerStats>,
     pub(super) admin: Arc<ListenerStats>,
     pub(super) debug: Arc<ListenerStats>,
+    /// Lines that are not in the access log, if there is one.
+    pub(super) access_log_dropped: Option<Arc<Counter>>,
 }
 
 impl Probes for NodeProbes {
@@ -58,7 +60,6 @@ impl NodeProbes {
         certificates: certificates::Handle,
         health: Health,
         stats: Stats,
-        access_log_dropped: Option<Arc<Counter>>,
         clock: Arc<SystemClock>,
         prometheus_names: bool,
     ) -> Self {
@@ -86,7 +87,7 @@ impl NodeProbes {
             let mut readings = Readings::default();
             listeners(&stats, &mut readings);
             proxy(&passed_on, &mut readings);
-            if let Some(dropped) = &access_log_dropped {
+            if let Some(dropped) = &stats.access_log_dropped {
                 readings.add(names::ACCESS_LOG_DROPPED, dropped.get());
             }
             decisions(&core, &mut readings);

@@ -15,7 +15,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -191,16 +191,13 @@ fn write(mut target: Target, lines: &Receiver<String>) {
     loop {
         let mut next = match lines.recv_timeout(QUIET) {
             Ok(line) => Some(line),
-            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => None,
-            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return,
         };
         let mut written = Ok(());
         while let Some(line) = next {
             written = written.and_then(|()| target.write(&line));
-            next = match lines.try_recv() {
-                Ok(line) => Some(line),
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-            };
+            next = lines.try_recv().ok();
         }
         let outcome = written.and_then(|()| target.flush());
         if let Err(error) = &outcome

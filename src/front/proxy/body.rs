@@ -105,8 +105,8 @@ impl RequestBody {
 impl Clone for RequestBody {
     fn clone(&self) -> Self {
         let Self { progress, size, is_empty, .. } = self;
-        let (size, progress) = (size.clone(), Arc::clone(progress));
-        Self { body: None, progress, size, is_empty: *is_empty }
+        let progress = Arc::clone(progress);
+        Self { body: None, progress, size: *size, is_empty: *is_empty }
     }
 }
 
@@ -141,7 +141,7 @@ impl Body for RequestBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or_else(|| self.size.clone(), Body::size_hint)
+        self.body.as_ref().map_or_else(|| self.size, Body::size_hint)
     }
 }
 

@@ -12,6 +12,7 @@ use http::header::{
     TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::request::Parts;
+use http::uri::Authority;
 use http::{Method, Version};
 
 use crate::config::auth::Trust;
@@ -78,7 +79,7 @@ pub(super) fn check(parts: &mut Parts) -> Result<(), HeadError> {
         return Err(HeadError::Expectation);
     }
     let hosts = headers.get_all(HOST).iter().count();
-    let authority = parts.uri.authority().map(|authority| authority.as_str());
+    let authority = parts.uri.authority().map(Authority::as_str);
     let is_old = parts.version < Version::HTTP_11;
     if hosts > 1 || hosts == 0 && authority.is_none() && !is_old {
         return Err(HeadError::Host);
@@ -148,19 +149,16 @@ pub(super) fn scheme(is_tls: bool) -> &'static str {
 }
 
 fn accepts_trailers(headers: &HeaderMap) -> bool {
-    let mut codings = headers.get_all(TE).iter().flat_map(|value| value.as_bytes().split(is_comma));
+    let mut codings =
+        headers.get_all(TE).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
     codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
-}
-
-fn is_comma(byte: &u8) -> bool {
-    *byte == b','
 }
 
 /// Removes what is about the connection that the message came from.
 fn end_hop(headers: &mut HeaderMap) {
     if headers.contains_key(CONNECTION) {
         let named = headers.get_all(CONNECTION).iter();
-        let named = named.flat_map(|value| value.as_bytes().split(is_comma));
+        let named = named.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
         let named = named.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
         // A client must not remove what routes the request.
         let named: Vec<HeaderName> = named.filter(|name| name != HOST).collect();

@@ -273,24 +273,24 @@ impl<D: Decide> ProxyListener<D> {
         // That of the client's connection; hyper writes it.
         parts.version = version;
         parts.extensions.clear();
-        match (agreed, server, switch, extensions.get::<Tunnels>()) {
-            (Some(agreed), Some(server), Some(switch), Some(tunnels)) => {
-                Switch::ask(&agreed, &mut parts.headers);
-                let tunnel = tunnel::run(switch.client, server, idle_timeout, in_flight);
-                tunnels.run(async move {
-                    tunnel.await;
-                    drop(record);
-                });
-                Response::from_parts(parts, ResponseBody::Own(Full::default()))
+        let tunnels = extensions.get::<Tunnels>();
+        if let (Some(agreed), Some(server), Some(switch), Some(tunnels)) =
+            (agreed, server, switch, tunnels)
+        {
+            Switch::ask(&agreed, &mut parts.headers);
+            let tunnel = tunnel::run(switch.client, server, idle_timeout, in_flight);
+            tunnels.run(async move {
+                tunnel.await;
+                drop(record);
+            });
+            Response::from_parts(parts, ResponseBody::Own(Full::default()))
+        } else {
+            if has_upgrade {
+                parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            _ => {
-                if has_upgrade {
-                    parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
-                }
-                parts.extensions.insert(Streamed);
-                let body = ResponseBody::passed(body, idle_timeout, in_flight, record);
-                Response::from_parts(parts, body)
-            }
+            parts.extensions.insert(Streamed);
+            let body = ResponseBody::passed(body, idle_timeout, in_flight, record);
+            Response::from_parts(parts, body)
         }
     }
 }

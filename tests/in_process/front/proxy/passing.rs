@@ -141,6 +141,9 @@ async fn bodies_pass_while_they_arrive() {
 /// Far more than sockets and windows hold, and far less than what is sent.
 const HELD_MAX: usize = 32 << 20;
 
+/// What a client uploads where the application does not take it.
+const ALL: usize = 64 << 20;
+
 /// Waits until `count` stands still.
 async fn settled(count: &AtomicUsize) -> usize {
     loop {
@@ -198,7 +201,6 @@ async fn a_client_cannot_send_more_than_the_application_takes() {
     let proxy = proxy(&Table::usual(), &[app.addr], "").await;
     let stream = TcpStream::connect(proxy.addr()).await.expect("a connection");
     let (mut reader, mut writer) = stream.into_split();
-    const ALL: usize = 64 << 20;
     let sent = Arc::<AtomicUsize>::default();
     let count = sent.clone();
     let writing = tokio::spawn(async move {

@@ -225,7 +225,7 @@ fn cases() -> Vec<(&'static str, String, &'static [&'static str])> {
         ("another version", format!("GET /a HTTP/1.2\r\nHost: t\r\n\r\n{HIDDEN}"), none),
         (
             "a second request in the target",
-            format!("GET /a HTTP/1.1 /b HTTP/1.1\r\nHost: t\r\n\r\n"),
+            "GET /a HTTP/1.1 /b HTTP/1.1\r\nHost: t\r\n\r\n".to_owned(),
             none,
         ),
         ("two hosts", "GET /a HTTP/1.1\r\nHost: t\r\nHost: u\r\n\r\n".to_owned(), none),
