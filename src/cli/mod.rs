@@ -15,6 +15,7 @@ mod entry;
 mod failure;
 mod forget;
 mod members;
+mod proxy;
 mod recover;
 mod regions;
 pub mod rules;
@@ -46,6 +47,8 @@ enum Command {
     Serve(serve::Args),
     /// Run a node with envoyproxy/ratelimit's environment variables and ports
     Ratelimit(serve::RatelimitArgs),
+    /// Run a reverse proxy in front of an application, without a configuration file
+    Proxy(proxy::Args),
     /// Check a descriptor against its limits and charge the hits
     Check(check::Args),
     /// Validate and test rule files without a node
@@ -79,6 +82,8 @@ Examples:
   tidegate serve                              one node on loopback, with example rules
   tidegate check demo user=alice              may alice pass?
   tidegate serve --config cluster.toml        a node as cluster.toml says
+  tidegate proxy --upstream http://127.0.0.1:3000 --rules rules/
+                                              limits in front of an application
   tidegate status                             how the cluster looks from the node here
   tidegate demo                               three nodes, two regions, limits at work";
 
@@ -121,6 +126,7 @@ fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<bool,
     match command {
         Command::Serve(args) => serve::run(&args),
         Command::Ratelimit(args) => serve::ratelimit(&args),
+        Command::Proxy(args) => proxy::run(&args),
         Command::Check(args) => check::run(&args, screen, out),
         Command::Rules(command) => rules::run(&command, out),
         Command::RatelimitConfigCheck(args) => config_check::run(&args, out),

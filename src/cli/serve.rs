@@ -83,7 +83,7 @@ pub(super) fn ratelimit(args: &RatelimitArgs) -> Result<bool, Failure> {
     node(start.config, false)
 }
 
-fn init_log(filter: &str, format: log::Format) -> Result<(), log::Error> {
+pub(super) fn init_log(filter: &str, format: log::Format) -> Result<(), log::Error> {
     let filter = filter.to_owned();
     log::init(&log::Options { filter, format, colour: io::stderr().is_terminal() })
 }
@@ -94,7 +94,7 @@ fn init_log(filter: &str, format: log::Format) -> Result<(), log::Error> {
 /// its turn, so the more connections have requests, the longer each of them waits; a ping must not,
 /// because a lease depends on it. A node that may have only one thread has both on it: where
 /// several nodes share a machine, changing between threads would cost each check a quarter more.
-fn node(config: Config, until_stdin_closes: bool) -> Result<bool, Failure> {
+pub(super) fn node(config: Config, until_stdin_closes: bool) -> Result<bool, Failure> {
     let runtime = |name: &str| {
         let mut builder = runtime::Builder::new_multi_thread();
         if config.node.threads > 0 {

@@ -35,6 +35,20 @@ pub fn load(path: Option<&Path>, sets: &[String]) -> Result<Config, Error> {
     Ok(config)
 }
 
+/// Loads the configuration of a node whose listeners are those that the environment and `sets`
+/// name, and no others.
+///
+/// # Errors
+///
+/// The first mistake found, with its place.
+pub fn load_without_file(sets: &[String]) -> Result<Config, Error> {
+    let mut layer = Layer::default();
+    overlay(&mut layer, &environment(is_ours)?, sets)?;
+    let (mut config, origins) = build(layer, &Origin::Default, |_, _| {})?;
+    locate_rules(&mut config, None, &origins)?;
+    Ok(config)
+}
+
 /// The inputs of a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs<'a> {
@@ -105,8 +119,9 @@ pub(crate) fn build(
 fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
     let Some(folder) = file.parent() else { return };
     let tls = &mut config.tls;
-    let (grpc, xds) = (&mut config.grpc, &mut config.xds);
-    let paths: [(&str, Option<&mut PathBuf>); 12] = [
+    let (grpc, proxy, xds) = (&mut config.grpc, &mut config.proxy, &mut config.xds);
+    let access_log = proxy.access_log.as_mut().filter(|path| *path != Path::new("-"));
+    let paths: [(&str, Option<&mut PathBuf>); 16] = [
         ("node.data_dir", config.node.data_dir.as_mut()),
         ("rules.path", Some(&mut config.rules.path)),
         ("tls.ca", tls.ca.as_mut()),
@@ -119,6 +134,10 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
         ("grpc.tls_cert", grpc.tls_cert.as_mut()),
         ("grpc.tls_key", grpc.tls_key.as_mut()),
         ("grpc.client_ca", grpc.client_ca.as_mut()),
+        ("proxy.tls_cert", proxy.tls_cert.as_mut()),
+        ("proxy.tls_key", proxy.tls_key.as_mut()),
+        ("proxy.upstream_ca", proxy.upstream_ca.as_mut()),
+        ("proxy.access_log", access_log),
     ];
     for (key, path) in paths {
         let elsewhere = matches!(origins.get(key), Some(Origin::Variable(_) | Origin::Flag(_)));

@@ -13,6 +13,7 @@ pub mod auth;
 pub mod error;
 pub(crate) mod layer;
 pub mod load;
+pub mod proxy;
 mod rules;
 mod schema;
 mod sections;
@@ -23,6 +24,7 @@ mod value;
 pub use auth::Auth;
 pub use error::{Error, UserError};
 pub use load::load;
+pub use proxy::Proxy;
 pub use rules::{EXAMPLES, Envoy, Rules, Stats, StatsdProtocol, Xds};
 pub use schema::keys;
 pub use sections::{

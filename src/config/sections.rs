@@ -15,6 +15,7 @@ use tidegate_ownership::identity::NodeId;
 use tidegate_rules::Defaults;
 
 use super::auth::Auth;
+use super::proxy::Proxy;
 use super::rules::{Envoy, Rules, Stats, Xds};
 use super::value::{Secret, duration};
 
@@ -32,6 +33,7 @@ pub struct Config {
     pub http: Http,
     pub grpc: Grpc,
     pub resp: Resp,
+    pub proxy: Proxy,
     pub admin: Admin,
     pub debug: Debug,
     pub rules: Rules,

@@ -9,6 +9,7 @@ use tidegate_limiter::units::Span;
 use tidegate_ownership::cluster_map::{REGIONS_MAX, VOTERS_MAX};
 use tidegate_ownership::name::{is_cluster_name, is_label};
 
+use super::proxy::{Proxy, UPSTREAMS_MAX};
 use super::rules::{Envoy, Stats, TAGS_MAX, Xds};
 use super::sections::{Cluster, Config, Grpc, Limits, Node, Resp, THREADS_MAX, VotersFrom};
 
@@ -43,6 +44,7 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
     listeners(config)?;
     grpc(&config.grpc)?;
     resp(&config.resp)?;
+    proxy(&config.proxy)?;
     within("http.denied_status", config.http.denied_status, 400..=599)?;
     within("storage.interval", config.storage.interval, ms(100)..=secs(600))?;
     envoy(&config.envoy)?;
@@ -53,7 +55,7 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
 
 /// Keys that require another one.
 fn dependencies(config: &Config) -> Result<(), Invalid> {
-    let Config { cluster, grpc, xds, .. } = config;
+    let Config { cluster, grpc, proxy, xds, .. } = config;
     let has_mesh = cluster.listen.is_some();
     let (has_cert, has_key) = (grpc.tls_cert.is_some(), grpc.tls_key.is_some());
     let has_ca = grpc.client_ca.is_some();
@@ -68,6 +70,8 @@ fn dependencies(config: &Config) -> Result<(), Invalid> {
         ("grpc.tls_key", has_key, "grpc.tls_cert", has_cert),
         ("grpc.client_ca", has_ca, "grpc.tls_cert", has_cert),
         ("grpc.client_san", grpc.client_san.is_some(), "grpc.client_ca", has_ca),
+        ("proxy.tls_cert", proxy.tls_cert.is_some(), "proxy.tls_key", proxy.tls_key.is_some()),
+        ("proxy.tls_key", proxy.tls_key.is_some(), "proxy.tls_cert", proxy.tls_cert.is_some()),
         ("xds.tls_cert", has_server && has_xds_cert, "xds.tls_key", has_xds_key),
         ("xds.tls_key", has_server && has_xds_key, "xds.tls_cert", has_xds_cert),
     ] {
@@ -218,14 +222,16 @@ fn listeners(config: &Config) -> Result<(), Invalid> {
         ("http.listen", config.http.listen),
         ("grpc.listen", config.grpc.listen),
         ("resp.listen", config.resp.listen),
+        ("proxy.listen", config.proxy.listen),
         ("admin.listen", config.admin.listen),
         ("stats.prometheus_listen", config.stats.prometheus_listen),
         ("debug.listen", config.debug.listen),
     ];
     ensure(
-        listeners.iter().take(3).any(|(_, listen)| listen.is_some()),
+        listeners.iter().take(4).any(|(_, listen)| listen.is_some()),
         "http.listen",
-        "none of http.listen, grpc.listen and resp.listen is set, so the node would serve nothing",
+        "none of http.listen, grpc.listen, resp.listen and proxy.listen is set, so the node would \
+         serve nothing",
         "set at least one, such as http.listen = \"127.0.0.1:8080\"",
     )?;
     let mut taken = BTreeSet::new();
@@ -272,6 +278,27 @@ fn resp(resp: &Resp) -> Result<(), Invalid> {
     }
     within("resp.threads", resp.threads, 0..=THREADS_MAX)?;
     within("resp.idle_timeout", resp.idle_timeout, secs(1)..=secs(7 * 86_400))
+}
+
+fn proxy(proxy: &Proxy) -> Result<(), Invalid> {
+    let (has_listener, servers) = (proxy.listen.is_some(), proxy.upstream.len());
+    ensure(
+        has_listener == (servers > 0),
+        if has_listener { "proxy.upstream" } else { "proxy.listen" },
+        "proxy.listen and proxy.upstream need each other",
+        "set both, such as upstream = [\"http://127.0.0.1:3000\"], or neither",
+    )?;
+    at_most("proxy.upstream", servers, UPSTREAMS_MAX)?;
+    within("proxy.denied_status", proxy.denied_status, 400..=599)?;
+    within("proxy.connect_timeout", proxy.connect_timeout, ms(1)..=secs(60))?;
+    within("proxy.response_timeout", proxy.response_timeout, ms(1)..=secs(3_600))?;
+    within("proxy.idle_timeout", proxy.idle_timeout, ms(1)..=secs(86_400))?;
+    within("proxy.pool_idle_timeout", proxy.pool_idle_timeout, ms(1)..=secs(3_600))?;
+    within("proxy.in_flight_max", proxy.in_flight_max, 1..=1_000_000)?;
+    within("proxy.held_max", proxy.held_max, 1..=1_000_000)?;
+    at_most("proxy.proxy_protocol_from", proxy.proxy_protocol_from.len(), UPSTREAMS_MAX)?;
+    within("proxy.eject_after", proxy.eject_after, 0..=1_000)?;
+    within("proxy.health_interval", proxy.health_interval, ms(10)..=secs(600))
 }
 
 fn envoy(envoy: &Envoy) -> Result<(), Invalid> {

@@ -172,6 +172,7 @@ impl Bounds {
 impl From<&Config> for Bounds {
     fn from(config: &Config) -> Self {
         let proxies = config.auth.trusted_proxies.iter().flatten();
+        let proxies = proxies.chain(&config.proxy.proxy_protocol_from);
         let limits = &config.limits;
         Self {
             connections_max: limits.connections_max,

@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use ipnet::IpNet;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -27,6 +29,9 @@ use tokio_util::sync::CancellationToken;
 use tower::{BoxError, ServiceExt};
 
 use super::bounds::Bounds;
+use super::framing::Framing;
+use super::lingering::Lingering;
+use super::proxy_protocol;
 use super::stats::ListenerStats;
 use super::timeouts::{InFlight, Next, Timeouts};
 use super::tls::Tls;
@@ -54,6 +59,11 @@ pub struct Peer(pub SocketAddr);
 #[derive(Clone, Copy, Debug)]
 pub struct Endless;
 
+/// In the extensions of a response that comes in parts: the time for the client to take the
+/// response applies to each part.
+#[derive(Clone, Copy, Debug)]
+pub struct Streamed;
+
 /// What a listener accepts.
 #[derive(Clone, Debug)]
 pub enum Protocols {
@@ -61,6 +71,30 @@ pub enum Protocols {
     Http,
     /// HTTP/2 only; `None` for plain text.
     Grpc(Option<Tls>),
+    /// As `Http`, for requests that are passed on: they carry the [`Framing`] of their connection
+    /// and its [`Tunnels`], and the connection lingers when it is closed.
+    Proxy {
+        /// `None` for plain text.
+        tls: Option<Tls>,
+        /// Load balancers that begin each connection with a header of the PROXY protocol.
+        announcers: Arc<[IpNet]>,
+    },
+}
+
+/// Runs what a connection becomes when it switches to another protocol, on its task; in the
+/// extensions of the requests of a proxy.
+#[derive(Clone)]
+pub struct Tunnels {
+    started: Arc<Mutex<Vec<BoxFuture<'static, ()>>>>,
+    lingers: Arc<AtomicBool>,
+}
+
+impl Tunnels {
+    /// Runs `tunnel` once the response was sent.
+    pub fn run(&self, tunnel: impl Future<Output = ()> + Send + 'static) {
+        self.lingers.store(false, Ordering::Relaxed);
+        self.started.lock().push(tunnel.boxed());
+    }
 }
 
 /// A service that a listener runs for every request.
@@ -109,15 +143,46 @@ enum Event {
 
 impl Connection {
     /// Serves until the peer closes the connection, a timeout ends it, or a drain has finished it.
-    pub(super) async fn run<S: HttpService>(self, stream: TcpStream, service: S) {
+    pub(super) async fn run<S: HttpService>(mut self, mut stream: TcpStream, service: S) {
         // Responses are small segments; waiting to fill them only adds latency.
         let _ = stream.set_nodelay(true);
-        let Protocols::Grpc(Some(tls)) = &self.protocols else {
+        if self.announced(&mut stream).await.is_none() {
+            return;
+        }
+        let (Protocols::Grpc(Some(tls)) | Protocols::Proxy { tls: Some(tls), .. }) =
+            &self.protocols
+        else {
             return self.serve(Either::Left(stream), service).await;
         };
         if let Some(stream) = self.handshake(tls, stream).await {
             // Boxed: a TLS stream is large, and most listeners have none.
             self.serve(Either::Right(Box::new(stream)), service).await;
+        }
+    }
+
+    /// Reads the address of the client where a load balancer announces it; `None` if it should and
+    /// does not.
+    async fn announced(&mut self, stream: &mut TcpStream) -> Option<()> {
+        let Protocols::Proxy { announcers, .. } = &self.protocols else { return Some(()) };
+        let from = self.peer.ip().to_canonical();
+        if !announcers.iter().any(|network| network.contains(&from)) {
+            return Some(());
+        }
+        let header = tokio::time::timeout(proxy_protocol::TIMEOUT, proxy_protocol::read(stream));
+        match self.drain.run_until_cancelled(header).await? {
+            Err(_) => {
+                self.stats.slow.add(1);
+                None
+            }
+            Ok(Err(error)) => {
+                self.stats.handshake_failed.add(1);
+                tracing::debug!(peer = %self.peer, %error, "closed a connection");
+                None
+            }
+            Ok(Ok(client)) => {
+                self.peer = client.unwrap_or(self.peer);
+                Some(())
+            }
         }
     }
 
@@ -140,18 +205,58 @@ impl Connection {
         stream: Either<TcpStream, Box<TlsStream<TcpStream>>>,
         service: S,
     ) {
-        let header_timeout = self.bounds.header_timeout;
+        // The connection is dropped by then: a tunnel must not wait for one that has failed.
+        if let Some(tunnel) = self.serve_http(stream, service).await {
+            tunnel.await;
+        }
+    }
+
+    /// Serves HTTP; returns what the connection has switched to.
+    async fn serve_http<S: HttpService>(
+        &self,
+        stream: Either<TcpStream, Box<TlsStream<TcpStream>>>,
+        service: S,
+    ) -> Option<BoxFuture<'static, ()>> {
         let timeouts = Arc::new(Timeouts::new(&self.bounds, Instant::now()));
         let observer = Arc::clone(&timeouts);
-        let io = TokioIo::new(InspectReader::new(stream, move |received| {
+        let is_proxy = matches!(self.protocols, Protocols::Proxy { .. });
+        let lingers = Arc::new(AtomicBool::new(is_proxy));
+        let framing = is_proxy.then(Arc::<Framing>::default);
+        let tunnels = Tunnels { started: Arc::default(), lingers: lingers.clone() };
+        let followed = framing.clone();
+        let inspected = InspectReader::new(stream, move |received| {
             if observer.measures_headers() {
                 observer.read(received, Instant::now());
+                if let Some(framing) = &followed {
+                    framing.read(received);
+                }
             }
-        }));
+        });
+        let io = TokioIo::new(Lingering::new(inspected, lingers));
         let streams = Streams::default();
         let builder = self.builder(streams.clone());
-        let service = self.service(service, Arc::clone(&timeouts));
-        let mut connection = pin!(builder.serve_connection(io, service));
+        let passed_on = framing.map(|framing| (framing, tunnels.clone()));
+        let service = self.service(service, Arc::clone(&timeouts), passed_on);
+        // A connection that may switch detects the version of HTTP, also where only one is served.
+        let has_ended = if is_proxy {
+            let connection = pin!(builder.serve_connection_with_upgrades(io, service));
+            self.drive(connection, |it| it.graceful_shutdown(), &timeouts, &streams).await
+        } else {
+            let connection = pin!(builder.serve_connection(io, service));
+            self.drive(connection, |it| it.graceful_shutdown(), &timeouts, &streams).await
+        };
+        if has_ended { tunnels.started.lock().pop() } else { None }
+    }
+
+    /// Polls a connection until it ends, and true is returned, or is to be dropped.
+    async fn drive<C: Future>(
+        &self,
+        mut connection: Pin<&mut C>,
+        shut_down: fn(Pin<&mut C>),
+        timeouts: &Timeouts,
+        streams: &Streams,
+    ) -> bool {
+        let header_timeout = self.bounds.header_timeout;
         let mut pending = FuturesUnordered::new();
         // A set polls only the futures that were woken. The connection wakes for every read;
         // polling the drain each time would take its lock.
@@ -165,7 +270,9 @@ impl Connection {
                 biased;
                 // How a connection ends (reset, bad frame, end of stream) needs no log: hyper has
                 // already sent the protocol's error to the peer.
-                () = poll_fn(|cx| streams.poll(connection.as_mut(), &mut pending, cx)) => return,
+                () = poll_fn(|cx| streams.poll(connection.as_mut(), &mut pending, cx)) => {
+                    return true;
+                }
                 Some(event) = events.next() => event,
             };
             let next = match event {
@@ -173,7 +280,7 @@ impl Connection {
                 Event::Drain if is_closing => continue,
                 Event::Drain => {
                     is_closing = true;
-                    connection.as_mut().graceful_shutdown();
+                    shut_down(connection.as_mut());
                     continue;
                 }
             };
@@ -181,13 +288,13 @@ impl Connection {
                 Next::Wait(until) => events.push(check_at(until)),
                 Next::Cut => {
                     self.stats.slow.add(1);
-                    return;
+                    return false;
                 }
-                Next::Close if is_closing => return,
+                Next::Close if is_closing => return false,
                 Next::Close => {
                     self.stats.idle.add(1);
                     is_closing = true;
-                    connection.as_mut().graceful_shutdown();
+                    shut_down(connection.as_mut());
                     events.push(check_at(Instant::now() + header_timeout));
                 }
             }
@@ -199,6 +306,7 @@ impl Connection {
         &self,
         service: S,
         timeouts: Arc<Timeouts>,
+        passed_on: Option<(Arc<Framing>, Tunnels)>,
     ) -> impl hyper::service::Service<
         Request<Incoming>,
         Response = Response<impl ResponseBody + use<S>>,
@@ -206,18 +314,25 @@ impl Connection {
         Future: Send,
     > + use<S> {
         // Only HTTP requests are limited by address, and an extension is three allocations.
-        let peer = matches!(self.protocols, Protocols::Http).then_some(Peer(self.peer));
+        let is_http = !matches!(self.protocols, Protocols::Grpc(_));
+        let peer = is_http.then_some(Peer(self.peer));
         service_fn(move |mut request: Request<Incoming>| {
             if let Some(peer) = peer {
                 request.extensions_mut().insert(peer);
+            }
+            if let Some((framing, tunnels)) = &passed_on {
+                request.extensions_mut().insert(Arc::clone(framing));
+                request.extensions_mut().insert(tunnels.clone());
             }
             let in_flight = timeouts.begin();
             let response = service.clone().oneshot(request);
             async move {
                 let response = response.await?;
                 let is_endless = response.extensions().get::<Endless>().is_some();
-                let in_flight = if is_endless { in_flight } else { in_flight.sends() };
-                Ok(response.map(|body| InFlightBody { body, in_flight }))
+                let is_streamed = response.extensions().get::<Streamed>().is_some();
+                let is_unmeasured = is_endless || is_streamed;
+                let in_flight = if is_unmeasured { in_flight } else { in_flight.sends() };
+                Ok(response.map(|body| InFlightBody { body, in_flight, is_streamed }))
             }
         })
     }
@@ -242,7 +357,7 @@ impl Connection {
             .keep_alive_interval(HTTP2_PING_INTERVAL)
             .keep_alive_timeout(HTTP2_PING_TIMEOUT);
         match self.protocols {
-            Protocols::Http => builder,
+            Protocols::Http | Protocols::Proxy { .. } => builder,
             Protocols::Grpc(_) => {
                 // gRPC clients do not use the date of a response.
                 builder.http2().auto_date_header(false);
@@ -257,6 +372,8 @@ impl Connection {
 struct InFlightBody<B> {
     body: B,
     in_flight: InFlight,
+    /// Whether the client has time for each part of its own.
+    is_streamed: bool,
 }
 
 /// Data of a response, dropped when it was written to the socket.
@@ -273,8 +390,12 @@ impl<B: ResponseBody> Body for InFlightBody<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, B::Error>>> {
-        let Self { body, in_flight } = &mut *self;
-        let with_guard = |data| InFlightData { data, _in_flight: in_flight.clone() };
+        let Self { body, in_flight, is_streamed } = &mut *self;
+        let with_guard = |data| {
+            let guard = in_flight.clone();
+            let guard = if *is_streamed { guard.sends() } else { guard };
+            InFlightData { data, _in_flight: guard }
+        };
         let frame = ready!(Pin::new(body).poll_frame(cx));
         Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(with_guard))))
     }

@@ -1,4 +1,4 @@
-//! The listeners: HTTP, gRPC and RESP.
+//! The listeners: HTTP, gRPC, RESP and the proxy.
 //!
 //! Each parses the form of its protocol, checks the request against the [`bounds`], passes it to
 //! [`Decide`](crate::decide::Decide) and renders the response. No listener decides anything.
@@ -9,8 +9,10 @@
 pub mod bounds;
 pub mod client_addr;
 pub mod cross_site;
+pub mod framing;
 pub mod http;
 pub mod pages;
+pub mod proxy;
 pub mod render;
 pub mod resp;
 pub mod rls;
@@ -20,6 +22,8 @@ pub mod tls;
 
 mod address_bound;
 mod connection;
+mod lingering;
+mod proxy_protocol;
 mod timeouts;
 
 use std::future::poll_fn;

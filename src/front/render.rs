@@ -93,6 +93,20 @@ pub fn headers(response: &CheckResponse, headers: &mut HeaderMap) {
     }
 }
 
+/// Why a request that would have to wait for longer than it may is refused.
+pub const QUEUE_TOO_LONG: &str = "the queue is longer than a request may be held; try again later";
+
+/// Why a request is refused, and when it may pass, in one line.
+pub fn refusal(response: &CheckResponse) -> String {
+    match most_restrictive(response).map_or(Retry::Now, |verdict| verdict.retry) {
+        Retry::After(span) => {
+            format!("over the limit; try again in {} s", span.as_secs_ceil().max(1))
+        }
+        Retry::Never => "over the limit; this costs more than the limit ever allows".to_owned(),
+        Retry::Now => "over the limit".to_owned(),
+    }
+}
+
 /// How long an admitted request has to wait before it passes: the longest of its queues.
 pub fn delay(response: &CheckResponse) -> Span {
     if !response.allowed {
@@ -103,6 +117,15 @@ pub fn delay(response: &CheckResponse) -> Span {
 
 /// The most restrictive verdict of all descriptors, shadow rules aside.
 pub fn most_restrictive(response: &CheckResponse) -> Option<&Verdict> {
+    leading(response).map(|(_, verdict)| verdict)
+}
+
+/// The rule of that verdict.
+pub fn leading_rule(response: &CheckResponse) -> Option<&Rule> {
+    leading(response).and_then(|(status, _)| status.rule.as_deref())
+}
+
+fn leading(response: &CheckResponse) -> Option<(&Status, &Verdict)> {
     let waits = |status: &Status, verdict: &Verdict| match verdict.retry {
         _ if status.allowed => Span::ZERO,
         Retry::Now => Span::ZERO,
@@ -122,7 +145,6 @@ pub fn most_restrictive(response: &CheckResponse) -> Option<&Verdict> {
                 Reverse(verdict.reset),
             )
         })
-        .map(|(_, verdict)| verdict)
 }
 
 /// `RateLimit-Policy` and `RateLimit`.

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::address_bound::AddressBound;
 use super::bounds::Bounds;
 use super::connection::Connection;
-pub use super::connection::{Endless, HttpService, Peer, Protocols};
+pub use super::connection::{Endless, HttpService, Peer, Protocols, Streamed, Tunnels};
 pub use super::stats::ListenerStats;
 
 /// Pause after an accept that failed for lack of file descriptors or memory.

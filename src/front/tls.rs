@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Grpc, UserError};
+use crate::config::{Grpc, Proxy, UserError};
 
 /// How often the files are read; the longest time until a change takes effect.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
@@ -49,6 +49,10 @@ pub struct Reloader {
 
 #[derive(Clone, Debug)]
 struct Files {
+    /// The section that names them.
+    section: &'static str,
+    /// Versions of HTTP, the preferred first.
+    protocols: &'static [&'static [u8]],
     /// The chain, the listener's own certificate first.
     cert: PathBuf,
     key: PathBuf,
@@ -60,6 +64,7 @@ struct Files {
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", path.display())]
 pub struct Error {
+    section: &'static str,
     /// The most likely cause.
     path: PathBuf,
     problem: String,
@@ -76,14 +81,44 @@ impl Tls {
     /// A file cannot be read, is too large, or is no valid configuration.
     pub fn of(grpc: &Grpc) -> Result<Option<(Self, Reloader)>, Error> {
         let (Some(cert), Some(key)) = (&grpc.tls_cert, &grpc.tls_key) else { return Ok(None) };
-        let (cert, key) = (cert.clone(), key.clone());
-        let files = Files { cert, key, client_ca: grpc.client_ca.clone() };
+        let files = Files {
+            section: "grpc",
+            protocols: &[b"h2"],
+            cert: cert.clone(),
+            key: key.clone(),
+            client_ca: grpc.client_ca.clone(),
+        };
         // Validated with the configuration.
         let client_san = grpc.client_san.clone().and_then(|san| ServerName::try_from(san).ok());
-        let contents = files.read()?;
-        let config = files.config(&contents)?;
+        Self::load(files, client_san).map(Some)
+    }
+
+    /// Likewise for the proxy, which asks clients for no certificate.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tls::of`].
+    pub fn of_proxy(proxy: &Proxy) -> Result<Option<(Self, Reloader)>, Error> {
+        let (Some(cert), Some(key)) = (&proxy.tls_cert, &proxy.tls_key) else { return Ok(None) };
+        let files = Files {
+            section: "proxy",
+            protocols: &[b"h2", b"http/1.1"],
+            cert: cert.clone(),
+            key: key.clone(),
+            client_ca: None,
+        };
+        Self::load(files, None).map(Some)
+    }
+
+    fn load(
+        files: Files,
+        client_san: Option<ServerName<'static>>,
+    ) -> Result<(Self, Reloader), Error> {
+        let of_section = |error: Error| error.of_section(files.section);
+        let contents = files.read().map_err(of_section)?;
+        let config = files.config(&contents).map_err(of_section)?;
         let tls = Self { config: Arc::new(ArcSwap::from_pointee(config)), client_san };
-        Ok(Some((tls.clone(), Reloader { files, tls, last: Ok(contents) })))
+        Ok((tls.clone(), Reloader { files, tls, last: Ok(contents) }))
     }
 
     /// The handshake of a connection. The caller bounds its time.
@@ -135,12 +170,14 @@ impl Reloader {
             Ok(config) => {
                 self.tls.config.store(Arc::new(config));
                 let cert = self.files.cert.display();
-                tracing::info!(%cert, "reloaded the gRPC listener's certificate");
+                let listener = self.files.section;
+                tracing::info!(listener, %cert, "reloaded the certificate of a listener");
             }
             Err(error) => {
                 tracing::error!(
+                    listener = self.files.section,
                     %error,
-                    "failed to reload the gRPC listener's certificate; the previous one is kept"
+                    "failed to reload the certificate of a listener; the previous one is kept"
                 );
             }
         }
@@ -190,7 +227,7 @@ impl Files {
             _ => builder.with_no_client_auth(),
         };
         let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
-        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.alpn_protocols = self.protocols.iter().map(|name| name.to_vec()).collect();
         // A resumed session would outlive the certificates that it began with.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
@@ -198,15 +235,34 @@ impl Files {
     }
 }
 
+/// The authorities in a file.
+///
+/// # Errors
+///
+/// The file cannot be read, is too large, or holds no certificate.
+pub fn roots(path: &Path) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    for cert in certificates(path, &read(path)?)? {
+        roots.add(cert).map_err(|error| Error::new(path, &error, GIVE_PEM))?;
+    }
+    Ok(roots)
+}
+
 impl Error {
+    /// The same of another section of the configuration.
+    #[must_use]
+    pub fn of_section(self, section: &'static str) -> Self {
+        Self { section, ..self }
+    }
+
     fn new(path: &Path, problem: &impl ToString, fix: &'static str) -> Self {
-        Self { path: path.to_owned(), problem: problem.to_string(), fix }
+        Self { section: "", path: path.to_owned(), problem: problem.to_string(), fix }
     }
 }
 
 impl From<Error> for UserError {
     fn from(error: Error) -> Self {
-        Self::new(format!("[grpc] TLS: {error}"), error.fix)
+        Self::new(format!("[{}] TLS: {error}", error.section), error.fix)
     }
 }
 

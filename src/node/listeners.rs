@@ -29,6 +29,7 @@ use crate::config::{Config, UserError};
 use crate::front::bounds::Bounds;
 use crate::front::http::{HttpListener, router};
 use crate::front::pages::Page;
+use crate::front::proxy::{self, AccessLog, Observers, ProxyListener, ServerTls};
 use crate::front::resp;
 use crate::front::rls::{self, RlsService};
 use crate::front::serve::{HttpService, ListenerStats, Protocols, serve};
@@ -46,10 +47,19 @@ pub(super) struct Listeners {
     http: Bound,
     grpc: Bound,
     resp: Bound,
+    proxy: Bound,
     admin: Bound,
     debug: Bound,
-    /// TLS of the gRPC listener.
-    grpc_tls: Option<Tls>,
+    tls: ListenerTls,
+    access_log: Option<AccessLog>,
+}
+
+/// TLS of the listeners that have it, and to servers.
+pub(super) struct ListenerTls {
+    pub(super) grpc: Option<Tls>,
+    pub(super) proxy: Option<Tls>,
+    /// Of the proxy to the application.
+    pub(super) servers: ServerTls,
 }
 
 /// The bound address of one listener, if it is configured.
@@ -131,16 +141,19 @@ impl Listeners {
     /// Binds the configured addresses.
     pub(super) fn bind(
         config: &Config,
-        grpc_tls: Option<Tls>,
+        tls: ListenerTls,
+        access_log: Option<AccessLog>,
         stats: &Stats,
     ) -> Result<Self, UserError> {
         Ok(Self {
             http: Bound::bind("http.listen", config.http.listen, &stats.http)?,
             grpc: Bound::bind("grpc.listen", config.grpc.listen, &stats.grpc)?,
             resp: Bound::bind("resp.listen", config.resp.listen, &stats.resp)?,
+            proxy: Bound::bind("proxy.listen", config.proxy.listen, &stats.proxy)?,
             admin: Bound::bind("admin.listen", config.admin.listen, &stats.admin)?,
             debug: Bound::bind("debug.listen", config.debug.listen, &stats.debug)?,
-            grpc_tls,
+            tls,
+            access_log,
         })
     }
 
@@ -157,11 +170,13 @@ impl Listeners {
 
     /// The configured listeners and their addresses.
     fn listening(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
-        let grpc = if self.grpc_tls.is_some() { "grpc (TLS)" } else { "grpc" };
+        let grpc = if self.tls.grpc.is_some() { "grpc (TLS)" } else { "grpc" };
+        let proxy = if self.tls.proxy.is_some() { "proxy (TLS)" } else { "proxy" };
         let named = [
             ("http", &self.http),
             (grpc, &self.grpc),
             ("resp", &self.resp),
+            (proxy, &self.proxy),
             ("admin", &self.admin),
             ("debug", &self.debug),
         ];
@@ -184,7 +199,7 @@ impl Listeners {
             self.listening().count(),
         );
         let bounds = Bounds { connections_max, ..Bounds::from(config) };
-        let Self { http, grpc, resp, admin, debug, grpc_tls } = self;
+        let Self { http, grpc, resp, proxy, admin, debug, tls, access_log } = self;
         let metrics = &probes.metrics;
         let decider = |listener: &Listener| {
             Arc::new(Measured::new(core.decider.clone(), listener.clone(), core.clock.clone()))
@@ -207,6 +222,25 @@ impl Listeners {
         let grpc_routes = rls::routes(rls, grpc_health);
         let resp_listener =
             resp::Listener::new(config, decider(&metrics.resp), bounds.clone(), resp.stats.clone());
+        let proxy_bounds = proxy::bounds(&bounds);
+        let observers = Observers {
+            listener: proxy.stats.clone(),
+            upstreams: probes.upstreams.clone(),
+            access_log,
+        };
+        let proxy_listener = ProxyListener::new(
+            config,
+            decider(&metrics.proxy),
+            &proxy_bounds,
+            tls.servers,
+            observers,
+        );
+        let maintenance = proxy_listener.maintenance();
+        let proxy_service = proxy::service(proxy_listener);
+        let proxy_protocols = Protocols::Proxy {
+            tls: tls.proxy,
+            announcers: config.proxy.proxy_protocol_from.clone().into(),
+        };
         let statistics = probes.statistics.clone();
         let debug_router = debug_port::router(DebugPort { book: core.book.clone(), statistics });
         let admin_router = admin::router(admin::AdminState {
@@ -217,7 +251,11 @@ impl Listeners {
             drained,
         });
         async move {
-            let (plain, grpc_tls) = (Protocols::Http, Protocols::Grpc(grpc_tls));
+            let (plain, grpc_tls) = (Protocols::Http, Protocols::Grpc(tls.grpc));
+            let maintenance = async {
+                drain.run_until_cancelled(maintenance).await;
+                Ok(())
+            };
             let resp = async {
                 if let Some(listener) = resp.open(joined.cancelled(), &drain).await? {
                     let served = resp::serve(listener, resp_listener, drain.clone()).await;
@@ -229,6 +267,14 @@ impl Listeners {
                 http.serve(http_router, plain.clone(), &bounds, joined.cancelled(), &drain),
                 grpc.serve(grpc_routes, grpc_tls, &bounds, joined.cancelled(), &drain),
                 resp,
+                proxy.serve(
+                    proxy_service,
+                    proxy_protocols,
+                    &proxy_bounds,
+                    joined.cancelled(),
+                    &drain
+                ),
+                maintenance,
                 admin.serve(admin_router, plain.clone(), &bounds, ready(()), &drain),
                 debug.serve(debug_router, plain, &bounds, ready(()), &drain),
             )

@@ -42,7 +42,7 @@ pub use self::error::{Error, Failed};
 pub use self::handover::GivenUp;
 use self::inspect::View;
 pub use self::join::Joined;
-use self::listeners::{Behind, Bound, Listeners, serve_prometheus};
+use self::listeners::{Behind, Bound, ListenerTls, Listeners, serve_prometheus};
 use self::probes::{NodeProbes, Stats};
 use self::readiness::{DRAIN, GOSSIP, JOIN, Readiness};
 use self::rulebook::RuleBook;
@@ -51,6 +51,7 @@ pub use self::system::{SystemClock, system_environment};
 use crate::admin::DrainReport;
 use crate::compat::envoy_ratelimit::statistics::statsd::StatsdExporter;
 use crate::config::{Config, UserError};
+use crate::front::proxy::{AccessLog, ServerTls};
 use crate::front::rls;
 use crate::front::tls::Tls;
 use crate::observe::Health;
@@ -83,9 +84,17 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
         None => None,
     };
     let (book, source) = RuleBook::load(&config, environment.entropy.clone())?;
-    let (grpc_tls, reloader) = Tls::of(&config.grpc).map_err(UserError::from)?.unzip();
-    let stats = Stats::default();
-    let listeners = Listeners::bind(&config, grpc_tls, &stats)?;
+    let (grpc_tls, grpc_reloader) = Tls::of(&config.grpc).map_err(UserError::from)?.unzip();
+    let (proxy_tls, proxy_reloader) =
+        Tls::of_proxy(&config.proxy).map_err(UserError::from)?.unzip();
+    let access_log = config.proxy.access_log.as_deref();
+    let access_log =
+        access_log.map(|path| AccessLog::open(path, environment.clock.clone())).transpose()?;
+    let access_log_dropped = access_log.as_ref().map(|log| log.dropped.clone());
+    let stats = Stats { access_log_dropped, ..Stats::default() };
+    let tls =
+        ListenerTls { grpc: grpc_tls, proxy: proxy_tls, servers: ServerTls::of(&config.proxy)? };
+    let listeners = Listeners::bind(&config, tls, access_log, &stats)?;
     let (key, addr) = ("stats.prometheus_listen", config.stats.prometheus_listen);
     let prometheus = Bound::bind(key, addr, &Arc::default())?;
     let setup = Setup {
@@ -125,7 +134,7 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     let mut tasks: JoinSet<Result<(), Failed>> = JoinSet::new();
     tasks.spawn(clock.run(stop_node.clone()).map(Ok));
     tasks.spawn(source.watch(stop_node.clone()).map(Ok));
-    if let Some(reloader) = reloader {
+    for reloader in [grpc_reloader, proxy_reloader].into_iter().flatten() {
         tasks.spawn(reloader.run(stop_node.clone()).map(Ok));
     }
     if let Some(joined) = &core.joined {

@@ -10,7 +10,9 @@ use super::system::SystemClock;
 use crate::compat::envoy_ratelimit::statistics::Source;
 use crate::compat::envoy_ratelimit::statistics::prometheus::{Form, collector};
 use crate::front::Probes;
+use crate::front::proxy::UpstreamStats;
 use crate::front::serve::ListenerStats;
+use crate::front::stats::Counter;
 use crate::observe::names::{self, Metric};
 use crate::observe::samples::{Readings, RuleSample};
 use crate::observe::{Health, Metrics};
@@ -24,16 +26,21 @@ pub(super) struct NodeProbes {
     pub(super) metrics: Metrics,
     /// The statistics under the names of envoyproxy/ratelimit.
     pub(super) statistics: Source,
+    /// The proxy updates them.
+    pub(super) upstreams: Arc<UpstreamStats>,
 }
 
-/// Statistics per listener.
+/// Statistics per listener, and of the access log.
 #[derive(Debug, Default)]
 pub(super) struct Stats {
     pub(super) http: Arc<ListenerStats>,
     pub(super) grpc: Arc<ListenerStats>,
     pub(super) resp: Arc<ListenerStats>,
+    pub(super) proxy: Arc<ListenerStats>,
     pub(super) admin: Arc<ListenerStats>,
     pub(super) debug: Arc<ListenerStats>,
+    /// Lines that are not in the access log, if there is one.
+    pub(super) access_log_dropped: Option<Arc<Counter>>,
 }
 
 impl Probes for NodeProbes {
@@ -66,6 +73,8 @@ impl NodeProbes {
             let source = statistics.clone();
             metrics.watch_unprefixed(collector(move || source.read(), Form::OpenMetrics));
         }
+        let upstreams = Arc::<UpstreamStats>::default();
+        let passed_on = upstreams.clone();
         let cell = core.book.clone();
         metrics.watch_rules(move || {
             let sample = |rule: &Arc<tidegate_rules::rule::Rule>| RuleSample {
@@ -77,6 +86,10 @@ impl NodeProbes {
         metrics.watch(move || {
             let mut readings = Readings::default();
             listeners(&stats, &mut readings);
+            proxy(&passed_on, &mut readings);
+            if let Some(dropped) = &stats.access_log_dropped {
+                readings.add(names::ACCESS_LOG_DROPPED, dropped.get());
+            }
             decisions(&core, &mut readings);
             let loads = book.handle.status();
             let loads = [("ok", loads.loads_ok), ("failed", loads.loads_failed)];
@@ -94,7 +107,7 @@ impl NodeProbes {
             }
             readings
         });
-        Self { health, metrics, statistics }
+        Self { health, metrics, statistics, upstreams }
     }
 }
 
@@ -109,6 +122,7 @@ fn listeners(stats: &Stats, readings: &mut Readings) {
             ("http", read(&stats.http)),
             ("grpc", read(&stats.grpc)),
             ("resp", read(&stats.resp)),
+            ("proxy", read(&stats.proxy)),
             ("admin", read(&stats.admin)),
             ("debug", read(&stats.debug)),
         ];
@@ -123,6 +137,18 @@ fn listeners(stats: &Stats, readings: &mut Readings) {
     });
     each(names::BAD_REQUESTS, |stats| stats.refused.get());
     each(names::OVERRIDES_IGNORED, |stats| stats.overrides.get());
+}
+
+fn proxy(stats: &UpstreamStats, readings: &mut Readings) {
+    let reasons = [
+        ("unreachable", stats.unreachable.get()),
+        ("broken", stats.broken.get()),
+        ("slow", stats.slow.get()),
+        ("full", stats.full.get()),
+        ("client", stats.client.get()),
+    ];
+    readings.add_each(names::PROXY_FAILURES, "reason", reasons);
+    readings.add(names::PROXY_EJECTIONS, stats.ejections.get());
 }
 
 fn decisions(core: &Core, readings: &mut Readings) {

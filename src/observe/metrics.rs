@@ -27,6 +27,8 @@ pub struct Metrics {
     pub grpc: Listener,
     /// Redis clients.
     pub resp: Listener,
+    /// Requests of the proxy.
+    pub proxy: Listener,
     registry: Registry,
     /// Metrics without the prefix `tidegate_`.
     unprefixed: Registry,
@@ -55,8 +57,9 @@ impl Metrics {
             denied: decisions.get_or_create_owned(&[("listener", name), ("outcome", "denied")]),
             latency: latency.get_or_create_owned(&[("listener", name)]),
         };
-        let (http, grpc, resp) = (listener("http"), listener("grpc"), listener("resp"));
-        Self { http, grpc, resp, registry, unprefixed: Registry::default() }
+        let (http, grpc) = (listener("http"), listener("grpc"));
+        let (resp, proxy) = (listener("resp"), listener("proxy"));
+        Self { http, grpc, resp, proxy, registry, unprefixed: Registry::default() }
     }
 
     /// Exports counters of the rules. `read` is called at each scrape; the order of its rules

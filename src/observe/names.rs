@@ -76,6 +76,18 @@ pub const CONNECTIONS_ABORTED: Metric = counter(
 );
 pub const BAD_REQUESTS: Metric =
     counter("bad_requests", "Requests refused as malformed or out of bounds, by listener");
+pub const PROXY_FAILURES: Metric = counter(
+    "proxy_failures",
+    "Requests of the proxy without a response of the application, by reason",
+);
+pub const PROXY_EJECTIONS: Metric = counter(
+    "proxy_ejections",
+    "Times that a server of the application was left out: failures in a row, failed checks",
+);
+pub const ACCESS_LOG_DROPPED: Metric = counter(
+    "access_log_dropped",
+    "Requests that are not in the access log, because it was not written fast enough",
+);
 pub const OVERRIDES_IGNORED: Metric =
     counter("overrides_ignored", "Descriptors with a limit override that was ignored");
 

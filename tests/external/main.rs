@@ -1,4 +1,4 @@
-//! Programs that others wrote, around real nodes: nginx, Envoy, clients of Redis, Python.
+//! Programs that others wrote, around real nodes: nginx, Node, Envoy, clients of Redis, Python.
 //!
 //! `scripts/test` installs what is missing. Each test names the program that it lacks.
 
@@ -7,6 +7,7 @@
 
 mod envoy;
 mod nginx;
+mod proxy;
 mod redis_clients;
 
 /// The binary that cargo built for these tests.

@@ -28,6 +28,7 @@ fn help_describes_each_command_with_examples() {
     for (name, args) in [
         ("help", &["--help"][..]),
         ("help_serve", &["serve", "--help"]),
+        ("help_proxy", &["proxy", "--help"]),
         ("help_ratelimit", &["ratelimit", "--help"]),
         ("help_config_check", &["ratelimit-config-check", "--help"]),
         ("help_check", &["check", "--help"]),

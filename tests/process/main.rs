@@ -25,6 +25,7 @@ mod operated_cluster;
 mod partitioned_members;
 mod partitioned_regions;
 mod paused_owner;
+mod proxy_command;
 mod replaced_voters;
 mod rotated_certificates;
 mod rules_reload;

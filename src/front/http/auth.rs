@@ -33,29 +33,23 @@
 //! A leaky bucket used as a queue answers "pass after `delay`". Here the delay is waited out, up to
 //! `auth.hold_max`; a request that would have to wait longer is refused and its hits given back.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use http::StatusCode;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, StatusCode};
-use tidegate_limiter::descriptor::{Descriptor, Entry};
-use tidegate_limiter::engine::Retry;
+use tidegate_limiter::descriptor::Descriptor;
 use tidegate_limiter::units::Hits;
 
+use super::descriptors::{self, HitsError};
 use super::listener::{HttpListener, denied_status, problem, undecided};
 use super::original::{self, Ambiguous};
-use super::path;
 use crate::config::Auth;
-use crate::config::auth::{self, AuthDescriptor, AuthEntry, AuthValue};
 use crate::decide::{CheckRequest, Decide};
-use crate::front::bounds::{Bounds, Refusal};
+use crate::front::bounds::Refusal;
 use crate::front::serve::Peer;
-use crate::front::{Probes, client_addr, render};
-
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+use crate::front::{Probes, render};
 
 /// Why a request is not decided. Nothing was counted for it.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,8 +60,8 @@ enum Error {
     Ambiguous(#[from] Ambiguous),
     #[error(transparent)]
     Refusal(#[from] Refusal),
-    #[error("header {name} is not a number of hits (1 to {max})")]
-    Hits { name: HeaderName, max: NonZeroU32 },
+    #[error(transparent)]
+    Hits(#[from] HitsError),
     #[error("denied={0} is not a status for refusals: 400 to 599, and 403 for nginx")]
     Denied(String),
 }
@@ -99,12 +93,15 @@ async fn answer<D: Decide, P: Probes>(
 ) -> Result<Response, Error> {
     let domain = listener.auth.domain.as_deref().ok_or(Error::Off)?;
     let denied = denied(parts, &listener.auth, listener.denied_status)?;
-    let hits = hits(&parts.headers, listener.auth.hits.as_ref())?;
-    let values = values(parts, &listener.auth, &listener.bounds)?;
+    let hits = descriptors::hits(&parts.headers, listener.auth.hits.as_ref())?;
+    let bytes_max = listener.bounds.value_bytes_max;
+    let original = original::original(parts, listener.auth.original, bytes_max)?;
+    let peer = parts.extensions.get::<Peer>().map(|Peer(peer)| peer.ip());
+    let values = descriptors::values(&parts.headers, peer, &original, &listener.auth);
     if values.is_empty() {
         return Ok(Response::default());
     }
-    let descriptors: Vec<Descriptor<'_>> = values.iter().map(descriptor).collect();
+    let descriptors: Vec<Descriptor<'_>> = values.iter().map(descriptors::borrowed).collect();
     listener.bounds.admit(domain, &descriptors)?;
     if !listener.decide.is_loaded() {
         return Err(Refusal::NotLoaded.into());
@@ -117,85 +114,18 @@ async fn answer<D: Decide, P: Probes>(
     let delay = render::delay(&answer).to_std();
     let hold_max = listener.auth.hold_max.to_std();
     let mut response = if !answer.allowed {
-        let retry = render::most_restrictive(&answer).map_or(Retry::Now, |verdict| verdict.retry);
-        problem(denied, &refused(retry))
+        problem(denied, &render::refusal(&answer))
     } else if delay > hold_max {
         // The request will not wait, so its hits are returned to the queue.
         let returned = Hits::new(hits.get().saturating_neg());
         let _ = listener.decide(CheckRequest { hits: returned, ..check }).await;
-        problem(denied, "the queue is longer than a request may be held; try again later")
+        problem(denied, render::QUEUE_TOO_LONG)
     } else {
         tokio::time::sleep(delay).await;
         Response::default()
     };
     render::headers(&answer, response.headers_mut());
     Ok(response)
-}
-
-fn refused(retry: Retry) -> String {
-    match retry {
-        Retry::After(span) => {
-            format!("over the limit; try again in {} s", span.as_secs_ceil().max(1))
-        }
-        Retry::Never => "over the limit; this costs more than the limit ever allows".to_owned(),
-        Retry::Now => "over the limit".to_owned(),
-    }
-}
-
-/// Keys and values of a descriptor, owned because most values are built here.
-type Values<'a> = Vec<(&'a str, String)>;
-
-fn descriptor<'a>(values: &'a Values<'_>) -> Descriptor<'a> {
-    let entries = values.iter().map(|(key, value)| Entry { key, value }).collect();
-    Descriptor { entries, hits: None, limit: None }
-}
-
-/// The configured descriptors all of whose values are present.
-fn values<'a>(
-    parts: &Parts,
-    auth: &'a Auth,
-    bounds: &Bounds,
-) -> Result<Vec<Values<'a>>, Ambiguous> {
-    let original = original::original(parts, auth.original, bounds.value_bytes_max)?;
-    let client = client(parts, auth);
-    let value = |entry: &AuthEntry| match &entry.value {
-        AuthValue::Header(name) => original::text(&parts.headers, name),
-        AuthValue::ClientAddress => client.clone(),
-        AuthValue::Path => Some(original.path.clone()),
-        AuthValue::PathPrefix(segments) => Some(path::prefix(&original.path, *segments).to_owned()),
-        AuthValue::Method => Some(original.method.clone()),
-        AuthValue::Host => Some(original.host.clone()),
-        AuthValue::Constant(value) => Some(value.clone()),
-    };
-    let values = |descriptor: &'a AuthDescriptor| {
-        let pair = |entry: &'a AuthEntry| Some((entry.key.as_str(), value(entry)?));
-        descriptor.entries.iter().map(pair).collect::<Option<Values<'a>>>()
-    };
-    Ok(auth.descriptors.iter().filter_map(values).collect())
-}
-
-/// The client's address, grouped by prefix; `None` only if the listener has no peer address.
-fn client(parts: &Parts, auth: &Auth) -> Option<String> {
-    let Peer(peer) = parts.extensions.get::<Peer>()?;
-    let lists: Vec<&[u8]> =
-        parts.headers.get_all(&X_FORWARDED_FOR).iter().map(http::HeaderValue::as_bytes).collect();
-    let real_ip = parts.headers.get(&X_REAL_IP).map(http::HeaderValue::as_bytes);
-    let addr = client_addr::client_address(peer.ip(), lists.into_iter(), real_ip, &auth.trust());
-    Some(client_addr::group(addr, auth.ipv6_prefix))
-}
-
-/// The cost of the request, at least one hit: a request that costs nothing would pass uncounted,
-/// and a negative cost would return hits.
-fn hits(headers: &HeaderMap, cost: Option<&auth::Hits>) -> Result<Hits, Error> {
-    let Some((cost, text)) =
-        cost.and_then(|cost| Some((cost, original::text(headers, &cost.header)?)))
-    else {
-        return Ok(Hits::ONE);
-    };
-    let (name, max) = (&cost.header, cost.max);
-    let hits: Option<u32> = text.trim().parse().ok().filter(|hits| *hits <= max.get());
-    let hits = hits.ok_or_else(|| Error::Hits { name: name.clone(), max })?;
-    Ok(Hits::new(i64::from(hits.max(1))))
 }
 
 /// The status of a refusal: `denied` of the query, else that of `[auth]`, else that of `[http]`.

@@ -18,9 +18,10 @@
 
 mod auth;
 mod check;
+pub(super) mod descriptors;
 pub mod json;
 mod listener;
-mod original;
+pub(super) mod original;
 pub mod path;
 mod status_pages;
 

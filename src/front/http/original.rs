@@ -20,13 +20,25 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 /// The path of forward-auth; with `auth.original = "request"` the client's path follows it.
 const MOUNT: &str = "/auth";
 
+/// The client's request line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Original {
+pub(in crate::front) struct Original {
     pub(super) method: String,
     /// Normalised, without the query.
     pub(super) path: String,
     /// In lower case, without the port; empty if unknown.
     pub(super) host: String,
+}
+
+impl Original {
+    /// That of a request which the client has sent here itself.
+    pub(in crate::front) fn of(parts: &Parts, path_bytes_max: usize) -> Self {
+        Self {
+            method: parts.method.to_string(),
+            path: path::normal(parts.uri.path(), path_bytes_max),
+            host: host_name(&own_host(parts)),
+        }
+    }
 }
 
 /// Both families of headers are present.
@@ -70,16 +82,17 @@ pub(super) fn original(
         let path = parts.uri.path();
         path.strip_prefix(MOUNT).unwrap_or(path).to_owned()
     };
-    let own_host = || {
-        text(headers, &HOST)
-            .or_else(|| parts.uri.authority().map(ToString::to_string))
-            .unwrap_or_default()
-    };
     Ok(Original {
         method: method.unwrap_or_else(|| parts.method.to_string()),
         path: path::normal(&uri.unwrap_or_else(own_path), path_bytes_max),
-        host: host_name(&host.unwrap_or_else(own_host)),
+        host: host_name(&host.unwrap_or_else(|| own_host(parts))),
     })
+}
+
+fn own_host(parts: &Parts) -> String {
+    text(&parts.headers, &HOST)
+        .or_else(|| parts.uri.authority().map(ToString::to_string))
+        .unwrap_or_default()
 }
 
 /// A header's value; invalid UTF-8 becomes the replacement character. Repeated headers are joined

@@ -4,6 +4,7 @@ mod auth;
 mod check;
 mod connections;
 mod properties;
+mod proxy;
 mod ratelimit;
 mod rendering;
 mod rls;

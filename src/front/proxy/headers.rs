@@ -1,0 +1,318 @@
+//! The headers of a message that is passed on.
+//!
+//! Headers that are about one connection end here (RFC 9110, 7.6.1): those that `Connection` names,
+//! and the usual ones, named or not. `TE` is kept as far as it says that trailers are understood.
+//! What a client says about itself counts only if it is a trusted proxy; otherwise
+//! `X-Forwarded-For`, `-Proto` and `-Host` are replaced, and `Forwarded` and `X-Real-IP` removed.
+
+use std::net::IpAddr;
+
+use http::header::{
+    CONNECTION, EXPECT, Entry, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, TE,
+    TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use http::request::Parts;
+use http::uri::Authority;
+use http::{Method, Version};
+
+use crate::config::auth::Trust;
+use crate::front::render;
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+
+/// About this proxy and its limits only, whoever sends them.
+const OWN: [HeaderName; 7] = [
+    render::LIMIT,
+    render::REMAINING,
+    render::RESET,
+    render::RETRY,
+    render::DELAY,
+    render::POLICY,
+    render::CURRENT,
+];
+
+/// Why a request is not passed on for its head. Nothing was counted for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum HeadError {
+    #[error("CONNECT is for forward proxies; this is the proxy of one application")]
+    Connect,
+    #[error("the request needs exactly one Host")]
+    Host,
+    #[error("only 100-continue is an expectation that can be met")]
+    Expectation,
+}
+
+/// Who sent a request, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sender {
+    pub(super) addr: IpAddr,
+    /// Whether what it says about its client is believed.
+    pub(super) is_trusted: bool,
+    pub(super) scheme: &'static str,
+}
+
+impl Sender {
+    pub(super) fn new(addr: IpAddr, trust: &Trust<'_>, scheme: &'static str) -> Self {
+        let addr = addr.to_canonical();
+        let is_trusted = match trust {
+            Trust::Hops(hops) => *hops > 0,
+            Trust::Proxies(networks) => networks.iter().any(|network| network.contains(&addr)),
+        };
+        Self { addr, is_trusted, scheme }
+    }
+}
+
+/// Checks what hyper leaves to the application, and lets the authority of the request target be the
+/// only `Host`.
+pub(super) fn check(parts: &mut Parts) -> Result<(), HeadError> {
+    if parts.method == Method::CONNECT {
+        return Err(HeadError::Connect);
+    }
+    let headers = &mut parts.headers;
+    let is_met = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
+    if !headers.get_all(EXPECT).iter().all(is_met) {
+        return Err(HeadError::Expectation);
+    }
+    let hosts = headers.get_all(HOST).iter().count();
+    let authority = parts.uri.authority().map(Authority::as_str);
+    let is_old = parts.version < Version::HTTP_11;
+    if hosts > 1 || hosts == 0 && authority.is_none() && !is_old {
+        return Err(HeadError::Host);
+    }
+    if let Some(authority) = authority {
+        // A request target in absolute form overrides the header (RFC 9112, 3.2.2).
+        let host = HeaderValue::from_str(authority).map_err(|_| HeadError::Host)?;
+        headers.insert(HOST, host);
+    }
+    Ok(())
+}
+
+/// Turns the headers of a checked request into those for the application.
+pub(super) fn pass_request(headers: &mut HeaderMap, version: Version, sender: Sender) {
+    let has_trailers = accepts_trailers(headers);
+    end_hop(headers);
+    headers.remove(EXPECT);
+    if has_trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    for name in OWN {
+        headers.remove(name);
+    }
+    if !sender.is_trusted {
+        let claims = [FORWARDED, X_REAL_IP, X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST];
+        for name in claims {
+            headers.remove(name);
+        }
+    }
+    // In one line, because some applications read the first one only.
+    let mut hops = Vec::new();
+    for value in headers.get_all(X_FORWARDED_FOR) {
+        hops.extend_from_slice(value.as_bytes());
+        hops.extend_from_slice(b", ");
+    }
+    hops.extend_from_slice(sender.addr.to_string().as_bytes());
+    // Of valid values and an address.
+    if let Ok(hops) = HeaderValue::from_bytes(&hops) {
+        headers.insert(X_FORWARDED_FOR, hops);
+    }
+    if let Entry::Vacant(entry) = headers.entry(X_FORWARDED_PROTO) {
+        entry.insert(HeaderValue::from_static(sender.scheme));
+    }
+    if let (Some(host), false) = (headers.get(HOST), headers.contains_key(X_FORWARDED_HOST)) {
+        let host = host.clone();
+        headers.insert(X_FORWARDED_HOST, host);
+    }
+    via(headers, version);
+}
+
+/// Turns the headers of a response of the application into those for the client.
+pub(super) fn pass_response(headers: &mut HeaderMap, version: Version) {
+    end_hop(headers);
+    via(headers, version);
+}
+
+/// Whether the request is one of gRPC, which has a status of its own.
+pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(http::header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let rest = content_type.and_then(|value| value.strip_prefix(b"application/grpc"));
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
+}
+
+/// The scheme that the client used, as far as it is known.
+pub(super) fn scheme(is_tls: bool) -> &'static str {
+    if is_tls { "https" } else { "http" }
+}
+
+fn accepts_trailers(headers: &HeaderMap) -> bool {
+    let mut codings =
+        headers.get_all(TE).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+}
+
+/// Removes what is about the connection that the message came from.
+fn end_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        let named = headers.get_all(CONNECTION).iter();
+        let named = named.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+        let named = named.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
+        // A client must not remove what routes the request.
+        let named: Vec<HeaderName> = named.filter(|name| name != HOST).collect();
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    for name in [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE] {
+        headers.remove(name);
+    }
+}
+
+/// Adds this hop (RFC 9110, 7.6.3). `version` is the protocol that the message came by.
+fn via(headers: &mut HeaderMap, version: Version) {
+    let via = match version {
+        Version::HTTP_2 => "2 tidegate",
+        Version::HTTP_11 => "1.1 tidegate",
+        _ => "1.0 tidegate",
+    };
+    headers.append(VIA, HeaderValue::from_static(via));
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            let name = HeaderName::try_from(*name).expect("a name");
+            headers.append(name, value.parse().expect("a value"));
+        }
+        headers
+    }
+
+    fn shown(headers: &HeaderMap) -> Vec<String> {
+        let mut lines: Vec<String> = headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", value.to_str().expect("text")))
+            .collect();
+        lines.sort();
+        lines
+    }
+
+    fn passed(lines: &[(&str, &str)], is_trusted: bool) -> Vec<String> {
+        let mut headers = headers(lines);
+        let addr = "203.0.113.7".parse().expect("an address");
+        pass_request(&mut headers, Version::HTTP_11, Sender { addr, is_trusted, scheme: "http" });
+        shown(&headers)
+    }
+
+    #[test]
+    fn what_is_about_one_connection_ends_here() {
+        let lines = [
+            ("host", "shop"),
+            ("connection", "keep-alive, X-Hop ,Host"),
+            ("connection", "close, content-length"),
+            ("x-hop", "1"),
+            ("keep-alive", "timeout=5"),
+            ("proxy-connection", "keep-alive"),
+            ("te", "gzip, Trailers"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "websocket"),
+            ("expect", "100-continue"),
+            ("ratelimit", "\"x\";r=1;t=1"),
+            ("x-ratelimit-remaining", "9"),
+            ("trailer", "x-checksum"),
+            ("via", "1.1 front"),
+            ("accept", "*/*"),
+        ];
+        assert_eq!(
+            passed(&lines, false),
+            [
+                "accept: */*",
+                "host: shop",
+                "te: trailers",
+                "trailer: x-checksum",
+                "via: 1.1 front",
+                "via: 1.1 tidegate",
+                "x-forwarded-for: 203.0.113.7",
+                "x-forwarded-host: shop",
+                "x-forwarded-proto: http",
+            ]
+        );
+    }
+
+    #[test]
+    fn only_a_trusted_proxy_speaks_for_its_client() {
+        let lines = [
+            ("host", "inner"),
+            ("x-forwarded-for", "1.1.1.1"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "shop"),
+            ("x-real-ip", "1.1.1.1"),
+            ("forwarded", "for=1.1.1.1"),
+        ];
+        assert_eq!(
+            passed(&lines, true),
+            [
+                "forwarded: for=1.1.1.1",
+                "host: inner",
+                "via: 1.1 tidegate",
+                "x-forwarded-for: 1.1.1.1, 203.0.113.7",
+                "x-forwarded-host: shop",
+                "x-forwarded-proto: https",
+                "x-real-ip: 1.1.1.1",
+            ]
+        );
+        assert_eq!(
+            passed(&lines, false),
+            [
+                "host: inner",
+                "via: 1.1 tidegate",
+                "x-forwarded-for: 203.0.113.7",
+                "x-forwarded-host: inner",
+                "x-forwarded-proto: http",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_request_target_names_the_host() {
+        for (uri, lines, outcome) in [
+            ("/a", &[("host", "a")][..], Ok("a")),
+            ("http://b/a", &[("host", "a")], Ok("b")),
+            ("http://b/a", &[], Ok("b")),
+            ("/a", &[], Err(HeadError::Host)),
+            ("/a", &[("host", "a"), ("host", "a")], Err(HeadError::Host)),
+            ("http://b/a", &[("host", "a"), ("host", "b")], Err(HeadError::Host)),
+            ("/a", &[("host", "a"), ("expect", "100-Continue")], Ok("a")),
+            ("/a", &[("host", "a"), ("expect", "money")], Err(HeadError::Expectation)),
+        ] {
+            let (mut parts, ()) = Request::get(uri).body(()).expect("a request").into_parts();
+            parts.headers = headers(lines);
+            let checked = check(&mut parts);
+            let host = parts.headers.get(HOST).map(|host| host.to_str().expect("text"));
+            assert_eq!(checked.map(|()| host.unwrap_or_default()), outcome, "{uri} {lines:?}");
+        }
+        let (mut parts, ()) = Request::connect("a:1").body(()).expect("a request").into_parts();
+        assert_eq!(check(&mut parts), Err(HeadError::Connect));
+    }
+
+    #[test]
+    fn grpc_is_known_by_its_content_type() {
+        for (content_type, is) in [
+            ("application/grpc", true),
+            ("application/grpc+proto", true),
+            ("application/grpc; charset=utf-8", true),
+            ("application/grpc-web", false),
+            ("application/json", false),
+        ] {
+            assert_eq!(is_grpc(&headers(&[("content-type", content_type)])), is, "{content_type}");
+        }
+    }
+}

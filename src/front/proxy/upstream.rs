@@ -1,0 +1,379 @@
+//! The servers of the application: choice, connections, and what can go wrong.
+//!
+//! A request goes to the server with the fewest requests in flight. If that cannot be reached,
+//! nothing was sent, and the others are tried, each once. Whatever may have reached a server is
+//! never sent again. The one other retry is hyper's: of a request on a kept connection that turned
+//! out to be closed before the first byte was written.
+
+use std::error::Error as _;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::{Client, Error as ClientError};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use super::body::{Progress, RequestBody};
+use super::connector::{Connector, ServerTls};
+use super::health::{Change, EJECTED_FOR, Health};
+use super::in_flight::{InFlight, Load};
+use super::tunnel::Switch;
+use crate::config::Proxy;
+use crate::config::proxy::UpstreamProtocol;
+use crate::front::stats::Counter;
+
+/// A server that is gone must not keep requests waiting: an HTTP/2 connection is pinged.
+const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
+const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of one stream in flight before a server waits.
+const HTTP2_STREAM_WINDOW: u32 = 64 * 1024;
+/// Bytes of one connection in flight before a server waits.
+const HTTP2_CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Most bytes of a response head, and of a body that is read ahead.
+const HTTP1_BUFFER_MAX: usize = 64 * 1024;
+
+/// The servers, and the connections to them.
+#[derive(Debug)]
+pub(super) struct Upstreams {
+    targets: Vec<Target>,
+    /// Where the search for the next server begins, so that idle ones take turns.
+    turn: AtomicUsize,
+    protocol: UpstreamProtocol,
+    http1: Client<Connector, RequestBody>,
+    http2: Client<Connector, RequestBody>,
+    tls: ServerTls,
+    response_timeout: Duration,
+    /// How long a response may stay without a byte.
+    pub(super) idle_timeout: Duration,
+    in_flight: Arc<Semaphore>,
+    /// Failures in a row that eject a server; 0 is never.
+    eject_after: u32,
+    /// Path and interval of health checks.
+    checks: Option<(PathAndQuery, Duration)>,
+    stats: Arc<UpstreamStats>,
+}
+
+/// Requests that got no response of the application, since the start.
+#[derive(Debug, Default)]
+pub struct UpstreamStats {
+    /// No connection.
+    pub unreachable: Counter,
+    /// The connection ended before a response, or what came was none.
+    pub broken: Counter,
+    /// The server took too long.
+    pub slow: Counter,
+    /// Too many were at the servers.
+    pub full: Counter,
+    /// The client sent no body, or not the whole.
+    pub client: Counter,
+    /// Times that a server was left out, for failures in a row or a failed check.
+    pub ejections: Counter,
+}
+
+#[derive(Debug)]
+struct Target {
+    scheme: Scheme,
+    authority: Authority,
+    load: Load,
+    health: Mutex<Health>,
+}
+
+/// Why there is no response of the application.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("the application cannot be reached")]
+    Unreachable,
+    #[error("the application did not accept the connection in time")]
+    ConnectTimeout,
+    #[error("the application closed the connection, or sent what is no HTTP")]
+    Broken,
+    #[error("the application has not responded in time")]
+    ResponseTimeout,
+    #[error("too many requests are at the application; try again later")]
+    Full,
+    #[error("the body of the request stopped arriving")]
+    ClientTimeout,
+    #[error("the body of the request is incomplete")]
+    ClientBody,
+}
+
+/// What is sent to a server, apart from its body.
+#[derive(Clone, Debug)]
+pub(super) struct Head {
+    pub(super) method: Method,
+    pub(super) path: Option<PathAndQuery>,
+    pub(super) headers: HeaderMap,
+    pub(super) is_grpc: bool,
+    /// Another protocol that the client wants to switch to.
+    pub(super) switch: Option<HeaderValue>,
+}
+
+impl Upstreams {
+    pub(super) fn new(config: &Proxy, tls: ServerTls, stats: Arc<UpstreamStats>) -> Self {
+        let timeout = config.connect_timeout.to_std();
+        let connector = |alpn| Connector::new(tls.clone(), alpn, timeout);
+        let target = |upstream: &crate::config::proxy::Upstream| Target {
+            scheme: upstream.scheme.clone(),
+            authority: upstream.authority.clone(),
+            load: Load::default(),
+            health: Mutex::default(),
+        };
+        let mut builder = Client::builder(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(config.pool_idle_timeout.to_std())
+            .http1_max_buf_size(HTTP1_BUFFER_MAX)
+            .http2_initial_stream_window_size(HTTP2_STREAM_WINDOW)
+            .http2_initial_connection_window_size(HTTP2_CONNECTION_WINDOW)
+            .http2_keep_alive_interval(HTTP2_PING_INTERVAL)
+            .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT);
+        let http1 = builder.build(connector(b"http/1.1"));
+        let http2 = builder.http2_only(true).build(connector(b"h2"));
+        Self {
+            targets: config.upstream.iter().map(target).collect(),
+            turn: AtomicUsize::new(0),
+            protocol: config.protocol,
+            http1,
+            http2,
+            tls,
+            response_timeout: config.response_timeout.to_std(),
+            idle_timeout: config.idle_timeout.to_std(),
+            in_flight: Arc::new(Semaphore::new(config.in_flight_max)),
+            // The last server is never left out.
+            eject_after: if config.upstream.len() > 1 { config.eject_after } else { 0 },
+            checks: config
+                .health_path
+                .as_ref()
+                .map(|path| (path.0.clone(), config.health_interval.to_std())),
+            stats,
+        }
+    }
+
+    /// Sends the request to one of the servers. It counts as in flight until its response ends.
+    pub(super) async fn send(
+        &self,
+        head: Head,
+        body: Incoming,
+    ) -> Result<(Response<Incoming>, InFlight), Failure> {
+        let sent = self.try_send(head, body).await;
+        if let Err(failure) = &sent {
+            let counter = match failure {
+                Failure::Unreachable | Failure::ConnectTimeout => &self.stats.unreachable,
+                Failure::Broken => &self.stats.broken,
+                Failure::ResponseTimeout => &self.stats.slow,
+                Failure::Full => &self.stats.full,
+                Failure::ClientTimeout | Failure::ClientBody => &self.stats.client,
+            };
+            counter.add(1);
+        }
+        sent
+    }
+
+    async fn try_send(
+        &self,
+        head: Head,
+        body: Incoming,
+    ) -> Result<(Response<Incoming>, InFlight), Failure> {
+        let permit = Arc::clone(&self.in_flight).try_acquire_owned().map_err(|_| Failure::Full)?;
+        let permit = Arc::new(permit);
+        let (progress, body) = Progress::of(body);
+        let mut failure = Failure::Unreachable;
+        for target in self.by_load(Instant::now()) {
+            let in_flight = InFlight::new(&target.load, &permit);
+            let request = self.request(&head, target, body.clone());
+            let sent = self.send_to(request, &head, &progress).await;
+            self.observe(target, sent.as_ref().err());
+            match sent {
+                Ok(response) => return Ok((response, in_flight)),
+                Err(unreached @ (Failure::Unreachable | Failure::ConnectTimeout))
+                    if progress.is_untouched() =>
+                {
+                    failure = unreached;
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        Err(failure)
+    }
+
+    /// The servers that may be used, the one with the fewest requests first.
+    fn by_load(&self, now: Instant) -> Vec<&Target> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.targets.len().max(1);
+        let (before, from) = self.targets.split_at(turn.min(self.targets.len()));
+        let all = from.iter().chain(before);
+        let usable = all.clone().filter(|target| target.health.lock().is_usable(now));
+        let mut targets: Vec<&Target> = usable.collect();
+        if targets.is_empty() {
+            targets = all.collect();
+        }
+        targets.sort_by_key(|target| target.load.get());
+        targets
+    }
+
+    /// Notes how a request at a server has ended.
+    fn observe(&self, target: &Target, failure: Option<&Failure>) {
+        let mut health = target.health.lock();
+        let change = match failure {
+            None => {
+                health.succeeded();
+                None
+            }
+            Some(
+                Failure::Unreachable
+                | Failure::ConnectTimeout
+                | Failure::Broken
+                | Failure::ResponseTimeout,
+            ) => health.failed(self.eject_after, Instant::now()),
+            Some(Failure::Full | Failure::ClientTimeout | Failure::ClientBody) => None,
+        };
+        self.report(target, change);
+    }
+
+    fn report(&self, target: &Target, change: Option<Change>) {
+        let server = &target.authority;
+        match change {
+            Some(Change::Ejected) => {
+                self.stats.ejections.add(1);
+                let failures = self.eject_after;
+                tracing::warn!(%server, failures, "server left out for {EJECTED_FOR:?}: it failed");
+            }
+            Some(Change::Unhealthy) => {
+                self.stats.ejections.add(1);
+                tracing::warn!(%server, "server left out: its health check fails");
+            }
+            Some(Change::Healthy) => tracing::info!(%server, "server is healthy again"),
+            None => {}
+        }
+    }
+
+    /// Checks the servers, and reads the file with their authorities, again and again.
+    pub(super) async fn maintain(&self) {
+        join(self.check_health(), self.tls.reload()).await;
+    }
+
+    /// Checks the servers again and again, if they are to be checked.
+    async fn check_health(&self) {
+        let Some((path, interval)) = &self.checks else { return std::future::pending().await };
+        loop {
+            let checks = self.targets.iter().map(|target| async {
+                let is_healthy = self.is_healthy(target, path, *interval).await;
+                let change = target.health.lock().checked(is_healthy);
+                self.report(target, change);
+            });
+            join_all(checks).await;
+            tokio::time::sleep(*interval).await;
+        }
+    }
+
+    async fn is_healthy(&self, target: &Target, path: &PathAndQuery, within: Duration) -> bool {
+        let (method, headers) = (Method::GET, HeaderMap::new());
+        let path = Some(path.clone());
+        let head = Head { method, path, headers, is_grpc: false, switch: None };
+        let request = self.request(&head, target, RequestBody::empty());
+        let responding = self.client(&head).request(request);
+        let status = tokio::time::timeout(within, responding).await;
+        let status = status.ok().and_then(Result::ok).map(|response| response.status());
+        status.is_some_and(|status| status.is_success() || status.is_redirection())
+    }
+
+    fn is_http2(&self, head: &Head) -> bool {
+        match self.protocol {
+            // Only a connection of HTTP/1.1 can switch.
+            _ if head.switch.is_some() => false,
+            UpstreamProtocol::Auto => head.is_grpc,
+            UpstreamProtocol::Http1 => false,
+            UpstreamProtocol::H2c => true,
+        }
+    }
+
+    fn client(&self, head: &Head) -> &Client<Connector, RequestBody> {
+        if self.is_http2(head) { &self.http2 } else { &self.http1 }
+    }
+
+    fn request(&self, head: &Head, target: &Target, body: RequestBody) -> Request<RequestBody> {
+        let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(target.scheme.clone());
+        parts.authority = Some(target.authority.clone());
+        parts.path_and_query =
+            Some(head.path.clone().unwrap_or_else(|| PathAndQuery::from_static("/")));
+        let mut request = Request::new(body);
+        *request.method_mut() = head.method.clone();
+        // All parts are there.
+        *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+        *request.headers_mut() = head.headers.clone();
+        if self.is_http2(head) {
+            // The authority is the server's; that of the client is in `X-Forwarded-Host`.
+            request.headers_mut().remove(http::header::HOST);
+            *request.version_mut() = Version::HTTP_2;
+        }
+        request
+    }
+
+    /// Waits for the head of the response.
+    async fn send_to(
+        &self,
+        request: Request<RequestBody>,
+        head: &Head,
+        progress: &Progress,
+    ) -> Result<Response<Incoming>, Failure> {
+        let mut responding = pin!(self.client(head).request(request));
+        loop {
+            let deadline = progress.last() + self.response_timeout;
+            match timeout_at(deadline, &mut responding).await {
+                Ok(Ok(response)) => {
+                    let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+                    let agreed = head.switch.as_ref();
+                    let agreed = agreed.and_then(|it| Switch::agreed(it, response.headers()));
+                    // Nobody would know what follows a switch that nobody asked for.
+                    let is_valid = !switches || agreed.is_some();
+                    return if is_valid { Ok(response) } else { Err(Failure::Broken) };
+                }
+                Ok(Err(error)) => return Err(failure(&error)),
+                // The body moved on meanwhile.
+                Err(_) if progress.last() + self.response_timeout > Instant::now() => {}
+                Err(_) if progress.waits_for_client() => return Err(Failure::ClientTimeout),
+                Err(_) => return Err(Failure::ResponseTimeout),
+            }
+        }
+    }
+}
+
+impl Failure {
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Self::Unreachable | Self::Broken => StatusCode::BAD_GATEWAY,
+            Self::ConnectTimeout | Self::ResponseTimeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::Full => StatusCode::SERVICE_UNAVAILABLE,
+            Self::ClientTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::ClientBody => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+fn failure(error: &ClientError) -> Failure {
+    let mut cause = error.source();
+    let mut is_timeout = false;
+    while let Some(error) = cause {
+        let io = error.downcast_ref::<io::Error>();
+        is_timeout |= io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut);
+        if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_user) {
+            return Failure::ClientBody;
+        }
+        cause = error.source();
+    }
+    match (error.is_connect(), is_timeout) {
+        (true, true) => Failure::ConnectTimeout,
+        (true, false) => Failure::Unreachable,
+        (false, _) => Failure::Broken,
+    }
+}

@@ -1,0 +1,103 @@
+//! The access log.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use tidegate_testkit::wait::until;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use super::super::support::{Table, request, send};
+use super::support::{OK, RawApp, domain, proxy};
+
+/// The lines of the file, once there are `count` of them.
+async fn lines(path: &Path, count: usize) -> Vec<Value> {
+    let read = async || {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let lines: Vec<&str> = text.split_inclusive('\n').collect();
+        match lines.len() {
+            found if found == count => Ok(text.lines().map(serde_json::from_str).collect()),
+            found => Err(format!("{found} lines: {text}")),
+        }
+    };
+    let (lines, _): (Result<Vec<Value>, _>, _) =
+        until("lines", Duration::from_secs(10), read).await;
+    lines.expect("JSON")
+}
+
+#[tokio::test]
+async fn each_request_is_one_line_with_rule_and_verdict() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let app = RawApp::start(&[OK, ""]).await;
+    let path = dir.path().join("access.log");
+    let log = format!("access_log = \"{}\"\n", path.display());
+    let of = |name: &str| format!("{log}{}", domain(name));
+
+    let open = proxy(&Table::usual(), &[app.addr], &of("open")).await;
+    let target = "/a?b=%22c%22'";
+    assert_eq!(request(open.addr(), "PUT", target, &[], b"").await.status, 200);
+    let limited = proxy(&Table::usual(), &[app.addr], &of("limited")).await;
+    assert_eq!(request(limited.addr(), "GET", "/", &[], b"").await.status, 429);
+    let free = proxy(&Table::usual(), &[app.addr], &of("free")).await;
+    assert_eq!(request(free.addr(), "GET", "/", &[], b"").await.status, 502);
+    send(free.addr(), b"GET / HTTP/1.1\r\n\r\n").await;
+    // Each of the proxies has a thread that writes.
+    let mut lines = lines(&path, 4).await;
+    lines.sort_by_key(|line| line["status"].as_u64());
+    let shown: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            let text = |key: &str| line[key].as_str().unwrap_or("-").to_owned();
+            (
+                line["status"].as_u64().unwrap(),
+                text("verdict"),
+                text("rule"),
+                line["bytes"].as_u64(),
+            )
+        })
+        .collect();
+    let bytes = |at: usize| shown[at].3;
+    assert!((1..4).all(|at| bytes(at) > Some(50)), "{shown:?}");
+    assert_eq!(
+        shown,
+        [
+            (200, "allowed".to_owned(), "shop.user".to_owned(), Some(2)),
+            (400, "malformed".to_owned(), "-".to_owned(), bytes(1)),
+            (429, "refused".to_owned(), "shop.user".to_owned(), bytes(2)),
+            (502, "allowed".to_owned(), "-".to_owned(), bytes(3)),
+        ]
+    );
+    let first = &lines[0];
+    for (key, value) in
+        [("client", "127.0.0.1"), ("method", "PUT"), ("target", target), ("host", "test")]
+    {
+        assert_eq!(first[key], value);
+    }
+    assert_eq!(first["protocol"], "HTTP/1.1");
+    assert!(first["time"].as_f64() > Some(1.7e9) && first["duration_ms"].as_f64() > Some(0.0));
+
+    // After a rotation lines go to a new file.
+    let old = dir.path().join("access.log.1");
+    fs::rename(&path, &old).expect("renamed");
+    until("a new file", Duration::from_secs(10), async || {
+        path.exists().then_some(()).ok_or_else(|| "none".to_owned())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_has_a_line_too() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let app = RawApp::start(&[]).await;
+    let path = dir.path().join("access.log");
+    let more = format!("access_log = \"{}\"\n{}", path.display(), domain("held"));
+    let table = Table::usual();
+    let proxy = proxy(&table, &[app.addr], &more).await;
+    let mut stream = TcpStream::connect(proxy.addr()).await.expect("a connection");
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("sent");
+    table.until_checked().await;
+    drop(stream);
+    assert_eq!(lines(&path, 1).await[0]["status"], 499);
+}

@@ -1,0 +1,173 @@
+//! Applications that cannot be reached, say nothing valid, or say it too late.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::super::support::{Table, in_time, parse, request};
+use super::support::{OK, RawApp, app, http2, ok, proxy, read_until};
+
+/// An address at which nobody listens.
+async fn nobody() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    listener.local_addr().expect("an address")
+}
+
+/// A listener whose queue of connections is full, and what fills it.
+async fn full() -> (TcpListener, Vec<TcpStream>) {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+    let listener = socket.listen(1).expect("it listens");
+    let addr = listener.local_addr().expect("an address");
+    let mut waiting = Vec::new();
+    let short = Duration::from_millis(200);
+    while let Ok(Ok(stream)) = tokio::time::timeout(short, TcpStream::connect(addr)).await {
+        waiting.push(stream);
+    }
+    (listener, waiting)
+}
+
+#[tokio::test]
+async fn failures_of_the_application_are_told_apart() {
+    let (full, _waiting) = full().await;
+    let full = full.local_addr().expect("an address");
+    let garbage = RawApp::start(&["SSH-2.0-x\r\n\r\n"]).await;
+    let silent = app(|_| async { std::future::pending().await }).await;
+    let closing = RawApp::start(&[""]).await;
+    let switching =
+        RawApp::start(&["HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"]);
+    let switching = switching.await;
+    for (name, addr, code, part) in [
+        ("nobody", nobody().await, 502, "cannot be reached"),
+        ("full", full, 504, "did not accept"),
+        ("garbage", garbage.addr, 502, "no HTTP"),
+        ("closing", closing.addr, 502, "closed the connection"),
+        ("silent", silent.addr, 504, "not responded"),
+        ("switching", switching.addr, 502, "no HTTP"),
+    ] {
+        let more = "connect_timeout = \"200ms\"\nresponse_timeout = \"200ms\"\n";
+        let proxy = proxy(&Table::usual(), &[addr], more).await;
+        let reply = request(proxy.addr(), "GET", "/", &[], b"").await;
+        assert_eq!(reply.status, code, "{name}");
+        assert_eq!(reply.header("content-type"), Some("application/problem+json"));
+        assert!(reply.body.contains(part), "{name}: {}", reply.body);
+        let upstreams = &proxy.upstreams;
+        let failed = upstreams.unreachable.get() + upstreams.broken.get() + upstreams.slow.get();
+        assert_eq!(failed, 1, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn grpc_clients_get_a_status_of_grpc() {
+    let proxy = proxy(&Table::usual(), &[nobody().await], "").await;
+    let mut client = http2(proxy.addr()).await;
+    let request = Request::post("http://shop/s/m")
+        .header("content-type", "application/grpc")
+        .body(Full::new(Bytes::from("\0\0\0\0\0")))
+        .expect("a request");
+    let response = client.send_request(request).await.expect("a response");
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["grpc-status"]),
+        (200, &"14".parse().unwrap())
+    );
+}
+
+#[tokio::test]
+async fn what_may_have_been_sent_is_not_sent_again() {
+    // It reads a request and closes. A GET on a new connection, and a POST on a kept one.
+    let app = RawApp::start(&[OK, "", OK]).await;
+    let proxy = proxy(&Table::usual(), &[app.addr], "").await;
+    assert_eq!(request(proxy.addr(), "GET", "/first", &[], b"").await.status, 200);
+    assert_eq!(request(proxy.addr(), "POST", "/lost", &[], b"x").await.status, 502);
+    assert_eq!(app.text().matches("POST /lost").count(), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_is_replaced_by_another() {
+    let app = app(|request| async { ok(request.into_body().collect().await.unwrap().to_bytes()) });
+    let app = app.await;
+    let proxy = proxy(&Table::usual(), &[nobody().await, app.addr, nobody().await], "").await;
+    for n in 0..6 {
+        let body = format!("body {n}");
+        let reply = request(proxy.addr(), "POST", "/", &[], body.as_bytes()).await;
+        assert_eq!((reply.status, reply.body), (200, body));
+    }
+    assert_eq!(proxy.upstreams.unreachable.get(), 0);
+}
+
+#[tokio::test]
+async fn requests_beyond_the_bound_are_answered_at_once() {
+    let go_on = CancellationToken::new();
+    let waits = go_on.clone();
+    let arrived = Arc::<Notify>::default();
+    let arrives = arrived.clone();
+    let app = app(move |_| {
+        let (waits, arrives) = (waits.clone(), arrives.clone());
+        async move {
+            arrives.notify_one();
+            waits.cancelled().await;
+            ok("done")
+        }
+    })
+    .await;
+    let proxy = proxy(&Table::usual(), &[app.addr], "in_flight_max = 1\n").await;
+    let mut first = TcpStream::connect(proxy.addr()).await.expect("a connection");
+    first.write_all(b"GET / HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("sent");
+    in_time("it arrives", arrived.notified()).await;
+    let reply = request(proxy.addr(), "GET", "/", &[], b"").await;
+    assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")));
+    assert_eq!(proxy.upstreams.full.get(), 1);
+    // The place is free once the response has ended.
+    go_on.cancel();
+    read_until(&mut first, "done").await;
+    assert_eq!(request(proxy.addr(), "GET", "/", &[], b"").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_client_that_stops_sending_is_told_so() {
+    let app = app(|request| async { ok(request.into_body().collect().await.unwrap().to_bytes()) });
+    let app = app.await;
+    let proxy = proxy(&Table::usual(), &[app.addr], "response_timeout = \"200ms\"\n").await;
+    let mut stream = TcpStream::connect(proxy.addr()).await.expect("a connection");
+    let head = "POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 10\r\n\r\nabc";
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    let mut reply = Vec::new();
+    let _ = in_time("it is closed", stream.read_to_end(&mut reply)).await;
+    assert_eq!(parse(&reply).status, 408);
+    assert_eq!(proxy.upstreams.client.get(), 1);
+}
+
+#[tokio::test]
+async fn a_long_upload_does_not_run_into_the_time_for_a_response() {
+    let app = app(|request| async { ok(request.into_body().collect().await.unwrap().to_bytes()) });
+    let app = app.await;
+    let proxy = proxy(&Table::usual(), &[app.addr], "response_timeout = \"400ms\"\n").await;
+    let mut stream = TcpStream::connect(proxy.addr()).await.expect("a connection");
+    let head = "POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 8\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    for _ in 0..8 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        stream.write_all(b"x").await.expect("sent");
+    }
+    read_until(&mut stream, "xxxxxxxx").await;
+}
+
+#[tokio::test]
+async fn a_response_that_stops_is_cut_and_not_ended() {
+    // A length is promised, and the whole never comes: the client must notice.
+    let app = RawApp::start(&["HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc"]).await;
+    let proxy = proxy(&Table::usual(), &[app.addr], "idle_timeout = \"200ms\"\n").await;
+    let mut client = http2(proxy.addr()).await;
+    let request = Request::get("http://shop/").body(Full::<Bytes>::default()).expect("a request");
+    let response = client.send_request(request).await.expect("a response");
+    assert_eq!(response.status().as_u16(), 200);
+    in_time("it is cut", response.into_body().collect()).await.expect_err("not the whole");
+}
