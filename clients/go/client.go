@@ -85,7 +85,7 @@ type Verdict struct {
 	Delay time.Duration
 	// Violated are the names of the policies that refused.
 	Violated []string
-	// Header has the fields for the response to whoever is limited.
+	// Header has the fields for the response to a client that is limited.
 	Header http.Header
 }
 

@@ -20,8 +20,8 @@ const (
 	workers = 10
 	// patience is longer than the default: a busy machine must not make a test fail.
 	patience = 2 * time.Second
-	// nobody: nothing listens on this port.
-	nobody = "http://127.0.0.1:9"
+	// unreachable: nothing listens on this port.
+	unreachable = "http://127.0.0.1:9"
 )
 
 // node is the address of a real node.
@@ -93,7 +93,7 @@ func TestACheckThatTheNodeDoesNotTakeIsAnError(t *testing.T) {
 
 func TestWithoutANodeChecksAreCountedAndAllowedOrDenied(t *testing.T) {
 	for _, deny := range []bool{false, true} {
-		client := &Client{URL: nobody, Domain: "clients", DenyUnavailable: deny}
+		client := &Client{URL: unreachable, Domain: "clients", DenyUnavailable: deny}
 		found, err := client.Check(context.Background(), Descriptor{{"few", "x"}})
 		if err != nil || found.Allowed == deny || found.IsDecided || client.Unavailable() != 1 {
 			t.Errorf("deny %v: %+v, %v", deny, found, err)
@@ -180,7 +180,7 @@ func TestTheMiddlewareDoesNotHoldARequestForLongerThanItMay(t *testing.T) {
 
 func TestTheMiddlewareLetsRequestsPassWithoutANode(t *testing.T) {
 	for deny, status := range map[bool]int{false: 200, true: 503} {
-		client := &Client{URL: nobody, Domain: "clients", DenyUnavailable: deny}
+		client := &Client{URL: unreachable, Domain: "clients", DenyUnavailable: deny}
 		found := serve(Middleware{Client: client}, "GET", http.Header{})
 		if found.Code != status || client.Unavailable() != 1 {
 			t.Errorf("deny %v: %d", deny, found.Code)

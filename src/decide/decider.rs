@@ -161,7 +161,7 @@ enum Step {
     Done(Decided),
     /// Decided and counted here; a replica has to confirm the count.
     Confirm(Verdicts),
-    /// Another node owns the key, and decides so many hits: of a refund what is left of it.
+    /// Another node owns the key. Of a refund these hits are left; otherwise all of the check.
     Forward(Hits),
     /// Regions share the limit, and not all shares have been asked.
     Divided(Box<Divided>),

@@ -210,7 +210,7 @@ impl HeldGrants {
         now: Timestamp,
         monotonic: Monotonic,
     ) -> Option<(Verdicts, Hits)> {
-        if self.keys.load(Ordering::Relaxed) == 0 || hits.refund() == 0 {
+        if self.keys.load(Ordering::Relaxed) == 0 {
             return None;
         }
         let mut shard = self.shard(limits.key()?).lock();

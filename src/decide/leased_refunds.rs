@@ -15,9 +15,9 @@
 //! given back before it was spent. What was outstanding at a refund may be spent after
 //! it, and is then taken as if it had been before. A fixed window that has ended gets nothing.
 //!
-//! **Example.** 100 a minute, 40 of them admitted; 16 were granted to a node that has spent ten of
-//! them. A client gives 50 hits back at another node. The owner has counted 40, takes 24, and keeps
-//! 26 for later. A second later the node has given six back, and the owner takes the other ten.
+//! **Example.** 100 a minute. The owner has admitted 30 and granted 16 to a node, which has spent
+//! ten of them: 46 are counted. A client gives 50 hits back at another node. The owner takes 30 and
+//! keeps 16 for later. When the node has given six back, it takes the other ten.
 //!
 //! **Bound.** [`REFUNDS_WAITING_MAX`](super::decider::REFUNDS_WAITING_MAX) refunds wait at an
 //! owner; of others the rest is lost, which refuses early.
@@ -81,6 +81,9 @@ impl Decider {
         hits: Hits,
         now: Timestamp,
     ) -> Result<Decided, Hits> {
+        if hits.refund() == 0 {
+            return Err(hits);
+        }
         let Shared { node, held_grants, .. } = &*self.shared;
         match held_grants.refund(limits, hits, now, node.clock.monotonic()) {
             Some((verdicts, Hits::PEEK)) => Ok((verdicts, VerdictSource::Grant)),

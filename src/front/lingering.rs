@@ -1,6 +1,6 @@
 //! A socket that is closed only after its client has read what was sent.
 //!
-//! A system that closes a socket with bytes nobody has read tells the client so by a reset, and the
+//! A system that closes a socket with unread bytes tells the client so by a reset, and the
 //! client then drops what it has received: the 429 that was sent while it still uploaded. So after
 //! the end of the own side is sent, what arrives is discarded until the client closes, for at most
 //! [`LINGER_MAX`].

@@ -49,7 +49,7 @@ export interface Verdict {
   delay: number;
   /** The names of the policies that refused. */
   violated: string[];
-  /** Fields for the response to whoever is limited, by lower-case name. */
+  /** Fields for the response to a client that is limited, by lower-case name. */
   headers: Record<string, string>;
 }
 

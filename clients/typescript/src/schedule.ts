@@ -2,11 +2,11 @@
  * When a request may leave: pure, without a clock, a timer or a source of randomness.
  *
  * A policy with `r` requests left for another `t` seconds lets them leave `t / r` apart. Each request
- * that leaves takes one of `r`, so whoever shares the schedule shares the quota. A response says what
+ * that leaves takes one of `r`, so all that share the schedule share the quota. A response says what
  * the server counted; requests that left after the one it answers are subtracted, and a response that
  * was overtaken by a newer one is ignored.
  *
- * *Example*: `"a";r=10;t=20` at second 0. Requests leave at 2, 3.8, 5.6, ... If nobody asks until
+ * *Example*: `"a";r=10;t=20` at second 0. Requests leave at 2, 3.8, 5.6, ... If none asks until
  * second 11, eight remain for nine seconds, and the next ones are 1.125 s apart.
  *
  * - **Refills.** A sliding window or a bucket gives back before `t` is over. So requests are no further

@@ -32,7 +32,7 @@ pub(super) enum Move {
     Reload(usize),
     /// A client gives hits back at a holder, which puts them into its grants.
     RefundGranted(usize),
-    /// A client gives so many hits back at the owner.
+    /// A client gives this number of hits back at the owner.
     Refund(u32),
 }
 

@@ -25,7 +25,7 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
-/// About this proxy and its limits only, whoever sends them.
+/// About this proxy and its limits only, also when a server sends them.
 const OWN: [HeaderName; 7] = [
     render::LIMIT,
     render::REMAINING,

@@ -334,7 +334,7 @@ impl Upstreams {
                     let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
                     let agreed = head.switch.as_ref();
                     let agreed = agreed.and_then(|it| Switch::agreed(it, response.headers()));
-                    // Nobody would know what follows a switch that nobody asked for.
+                    // What follows a switch that was not asked for has no known form.
                     let is_valid = !switches || agreed.is_some();
                     return if is_valid { Ok(response) } else { Err(Failure::Broken) };
                 }

@@ -66,7 +66,7 @@ class Verdict:
     violated: tuple[str, ...] = ()
     """The names of the policies that refused."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Fields for the response to whoever is limited, by lower-case name."""
+    """Fields for the response to a client that is limited, by lower-case name."""
 
     @property
     def status(self) -> int:

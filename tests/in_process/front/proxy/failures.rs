@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::support::{Table, in_time, parse, request};
 use super::support::{OK, RawApp, app, http2, ok, proxy, read_until};
 
-/// An address at which nobody listens.
+/// An address at which no process listens.
 async fn nobody() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     listener.local_addr().expect("an address")

@@ -134,7 +134,7 @@ fn chunks(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
         at += end + 2;
         if size == 0 {
             let Some(end) = find(&bytes[at..], b"\r\n") else { return Ok(None) };
-            return if end == 0 { Ok(Some(at + 2)) } else { Err("trailers that nobody sent") };
+            return if end == 0 { Ok(Some(at + 2)) } else { Err("trailers that were not sent") };
         }
         let Some(after) = bytes.get(at + size..at + size + 2) else { return Ok(None) };
         if after != b"\r\n" {
