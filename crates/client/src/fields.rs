@@ -34,8 +34,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-use http::HeaderMap;
 use http::header::{AGE, DATE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue};
 use sfv::{BareItem, Dictionary, FieldType, Item, List, ListEntry, Parameters, Parser};
 
 /// The most limits of one response; further ones are ignored.
@@ -195,7 +195,8 @@ fn first<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 
 /// A structured field, which may be spread over several fields of its name; `None` if malformed.
 fn structured<T: FieldType>(headers: &HeaderMap, name: &str) -> Option<T> {
-    let lines: Vec<&[u8]> = headers.get_all(name).iter().map(|line| line.as_bytes()).collect();
+    let lines = headers.get_all(name).iter().map(HeaderValue::as_bytes);
+    let lines: Vec<&[u8]> = lines.collect();
     Parser::new(&lines.join(&b", "[..])).parse().ok()
 }
 

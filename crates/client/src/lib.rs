@@ -39,7 +39,7 @@ pub use pacer::{Pacer, WAIT_MAX, WaitError};
 pub use pacing::{Pacing, RETRIES};
 pub use schedule::Permit;
 
-/// The examples of the README are tests.
+/// Compiles the example in the README.
 #[cfg(all(doctest, feature = "reqwest"))]
 #[doc = include_str!("../README.md")]
-pub struct Readme;
+struct Readme;

@@ -123,7 +123,7 @@ impl Policy {
             (self.remaining, self.next, self.reset) = (1, now, now + FLOOR);
             return;
         };
-        let missed = (now - self.reset).as_nanos() / window.as_nanos();
+        let missed = now.saturating_sub(self.reset).as_nanos() / window.as_nanos();
         let missed = u32::try_from(missed).unwrap_or(u32::MAX);
         let start = self.reset + window.saturating_mul(missed);
         (self.remaining, self.reset) = (quota, start + window);
