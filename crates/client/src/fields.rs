@@ -4,14 +4,13 @@
 //!
 //! | fields | of |
 //! |---|---|
-//! | `RateLimit: "a";r=50;t=30` with `RateLimit-Policy: "a";q=100;w=60` | the IETF draft, -08 to -11 |
+//! | `RateLimit: "a";r=50;t=30`, `RateLimit-Policy: "a";q=100;w=60` | drafts -08 to -11 (IETF) |
 //! | `RateLimit: limit=100, remaining=50, reset=30` | draft -07 |
 //! | `RateLimit-Limit`, `-Remaining`, `-Reset` | drafts up to -06 |
 //! | `X-RateLimit-*`, `X-Rate-Limit-*` | the convention before, with seconds or a point in time |
 //!
 //! `Retry-After` is read besides them. A malformed field is ignored as a whole, as the draft
-//! demands, and a response from a cache (`Age`) says only when to retry. Points in time are compared
-//! with the `Date` of the response, so that no clocks have to agree.
+//! demands, and a response from a cache (`Age`) says only when to retry. Dates are compared with the `Date` of the response, so that no clocks have to agree.
 //!
 //! ```
 //! use std::time::Duration;

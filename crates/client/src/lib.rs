@@ -1,11 +1,11 @@
 //! Paces HTTP requests, so that a server which names its limits never has to refuse one.
 //!
-//! The server may be anything: a service behind tidegate, or an API of others. What responses say in
-//! `RateLimit`, `X-RateLimit-*` and `Retry-After` decides when the next request leaves: what remains
-//! is spread over the time that it has to last, and after a refusal requests pause with full jitter.
-//! All tasks that share a [`Pacer`] share what it learns, by origin and policy. The crate does *not*
-//! limit by itself, store anything beyond the process, or choose a TLS library: the client is the
-//! caller's.
+//! The server may be anything: a service behind tidegate, or an API of others. What responses say
+//! in `RateLimit`, `X-RateLimit-*` and `Retry-After` decides when the next request leaves: what
+//! remains is spread over the time that it has to last, and after a refusal requests pause with
+//! full jitter. All tasks that share a [`Pacer`] share what it learns, by origin and policy. The
+//! crate does *not* limit by itself, store anything beyond the process, or choose a TLS library:
+//! the client is the caller's.
 //!
 //! - [`Pacing`] is middleware for reqwest (feature `reqwest`, on by default).
 //! - [`Pacer`] is for other HTTP clients on tokio.

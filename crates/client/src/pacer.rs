@@ -48,8 +48,8 @@ pub struct WaitError {
 #[derive(Debug)]
 struct Shared {
     schedule: Schedule,
-    /// By origin and route: held by the task that leaves next. The others wait in the order of their
-    /// arrival. One that is forgotten costs the order and nothing else.
+    /// By origin and route: held by the task that leaves next, while the others wait in the order
+    /// of their arrival. One that is forgotten costs the order and nothing else.
     turns: Recent<(String, String), Arc<tokio::sync::Mutex<()>>>,
 }
 
