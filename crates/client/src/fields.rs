@@ -10,7 +10,8 @@
 //! | `X-RateLimit-*`, `X-Rate-Limit-*` | the convention before, with seconds or a point in time |
 //!
 //! `Retry-After` is read besides them. A malformed field is ignored as a whole, as the draft
-//! demands, and a response from a cache (`Age`) says only when to retry. Dates are compared with the `Date` of the response, so that no clocks have to agree.
+//! demands, and a response from a cache (`Age`) says only when to retry. Dates are compared
+//! with the `Date` of the response, so that no clocks have to agree.
 //!
 //! ```
 //! use std::time::Duration;

@@ -18,8 +18,8 @@ pub const RETRIES: u32 = 2;
 ///
 /// A refused request (429) is sent again when its origin has room, [`RETRIES`] times at most, if
 /// its body is no stream. It is not if that would take longer than the pacer allows: then the
-/// refusal is the response. A request that would have to wait longer in the first place is not sent, and ends
-/// in [`Error::Middleware`] with a [`WaitError`](crate::WaitError).
+/// refusal is the response. A request that would have to wait longer in the first place is not
+/// sent, and ends in [`Error::Middleware`] with a [`WaitError`](crate::WaitError).
 ///
 /// reqwest follows redirects below the middleware: what the last response says counts for the
 /// origin of the request. A timeout of reqwest begins when a request is sent, and does not include
