@@ -32,10 +32,14 @@ const RUNTIME: [&str; 6] = ["tokio", "quinn", "tonic", "hyper", "rustls", "axum"
 
 /// No socket, no task, no clock, no randomness, no output: a decision depends on the arguments
 /// alone. Whole crates, and the files of the shell that are pure as well.
-const PURE: [&str; 10] = [
+const PURE: [&str; 14] = [
     "crates/limiter/src/",
     "crates/rules/src/",
     "crates/ownership/src/",
+    "crates/client/src/fields.rs",
+    "crates/client/src/policy.rs",
+    "crates/client/src/recent.rs",
+    "crates/client/src/schedule.rs",
     "src/storage/record.rs",
     "src/storage/origin.rs",
     "src/front/resp/command.rs",
@@ -63,7 +67,7 @@ const IMPURE: [(&str, &[&str]); 12] = [
 ];
 
 /// A library or a type that only the named files or folders name, so that it can be replaced there.
-const CONFINED: [(&str, &[&str]); 14] = [
+const CONFINED: [(&str, &[&str]); 17] = [
     ("bincode", &["crates/cluster/src/encoding.rs"]),
     ("raft", &["crates/cluster/src/consensus/engine.rs"]),
     ("slog", &["crates/cluster/src/consensus/engine.rs"]),
@@ -78,10 +82,21 @@ const CONFINED: [(&str, &[&str]); 14] = [
     ("postcard", &["src/storage/record.rs"]),
     ("rcgen", &["crates/cluster/src/pki/"]),
     ("saphyr_parser", &["crates/rules/src/yaml/"]),
+    ("sfv", &["crates/client/src/fields.rs"]),
+    ("reqwest_middleware", &["crates/client/src/pacing.rs"]),
+    ("fastrand", &["crates/client/src/pacer.rs"]),
     // `tidegate ca` runs without a node, so it has no environment to take them from.
     ("getrandom", &["src/cli/ca.rs", "src/node/system.rs"]),
-    // The demo, a client of nodes, has none either.
-    ("SystemTime", &["crates/demo/src/steps.rs", "src/cli/ca.rs", "src/node/system.rs"]),
+    // Nor have clients: the demo, and the pacer.
+    (
+        "SystemTime",
+        &[
+            "crates/client/src/pacer.rs",
+            "crates/demo/src/steps.rs",
+            "src/cli/ca.rs",
+            "src/node/system.rs",
+        ],
+    ),
     // All but that of `node/system.rs` are tokio's, which a paused runtime turns into virtual
     // time: they bound waits at the edges and reach no decision.
     (
@@ -94,6 +109,8 @@ const CONFINED: [(&str, &[&str]); 14] = [
             "src/decide/combiner.rs",
             "src/decide/forward.rs",
             "src/decide/shares.rs",
+            // When the requests of a program may leave.
+            "crates/client/src/pacer.rs",
             // The demo is a client of real nodes and measures how long their answers take.
             "crates/demo/src/",
             "src/front/",
@@ -103,8 +120,12 @@ const CONFINED: [(&str, &[&str]); 14] = [
 ];
 
 /// The files that read the clock of the system.
-const CLOCK_READERS: [&str; 3] =
-    ["src/node/system.rs", "src/cli/ca.rs", "crates/demo/src/steps.rs"];
+const CLOCK_READERS: [&str; 4] = [
+    "src/node/system.rs",
+    "src/cli/ca.rs",
+    "crates/client/src/pacer.rs",
+    "crates/demo/src/steps.rs",
+];
 
 /// The one file that may be unsafe: it says why, and what was measured.
 const UNSAFE_FILE: &str = "crates/limiter/src/store/prefetch.rs";
