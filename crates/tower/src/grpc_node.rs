@@ -12,9 +12,11 @@
 //! queues refuse but do not hold; and, of a rule with several limits, all but the most restrictive
 //! one. [`HttpNode`](crate::HttpNode) has both.
 
+use std::fmt::Display;
+use std::time::Duration;
+
 use http::header::RETRY_AFTER;
 use http::uri::PathAndQuery;
-use tidegate_limiter::units::Span;
 use tidegate_proto::rls::{
     Code, DescriptorStatus, RateLimit, RateLimitResponse, SHOULD_RATE_LIMIT, Unit,
 };
@@ -64,7 +66,7 @@ impl Limiter for GrpcNode {
         let names = check.descriptors.iter().map(keys).collect::<Vec<_>>();
         let mut grpc = self.grpc.clone();
         Answer::Later(Box::pin(async move {
-            let undecided = |error: &dyn std::fmt::Display| CheckError::Undecided(error.to_string());
+            let undecided = |error: &dyn Display| CheckError::Undecided(error.to_string());
             grpc.ready().await.map_err(|error| undecided(&error))?;
             let path = PathAndQuery::from_static(SHOULD_RATE_LIMIT);
             let response = grpc.unary(request, path, ProstCodec::default()).await;
@@ -128,7 +130,7 @@ fn verdict(names: &[String], response: &RateLimitResponse) -> Result<Verdict, Ch
         verdict.fields.push((REMAINING, status.limit_remaining.into()));
         verdict.fields.push((RESET, reset.into()));
         if !allowed {
-            verdict.retry_after = Some(Span::from_secs(reset.max(1)));
+            verdict.retry_after = Some(Duration::from_secs(reset.max(1)));
             verdict.fields.push((RETRY_AFTER, reset.max(1).into()));
         }
     }

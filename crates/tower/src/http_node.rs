@@ -12,6 +12,9 @@
 //! another. Its fields are passed on as they are. An answer without a verdict is undecided, except
 //! for 400 and 413: these are the sender's mistake.
 
+use std::fmt::Display;
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::uri::{PathAndQuery, Scheme};
@@ -22,8 +25,6 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::Value;
 use sfv::{List, ListEntry, Parser};
-use std::time::Duration;
-use tidegate_limiter::units::Span;
 
 use crate::check::{Answer, Check, CheckError, Limiter};
 use crate::message;
@@ -90,7 +91,7 @@ impl Limiter for HttpNode {
         }
         let client = self.client.clone();
         Answer::Later(Box::pin(async move {
-            let undecided = |error: &dyn std::fmt::Display| CheckError::Undecided(error.to_string());
+            let undecided = |error: &dyn Display| CheckError::Undecided(error.to_string());
             let request = request.ok_or_else(|| undecided(&"no request"))?;
             let response = client.request(request).await.map_err(|error| undecided(&error))?;
             let (head, body) = response.into_parts();
@@ -106,7 +107,7 @@ impl Limiter for HttpNode {
 /// # Errors
 ///
 /// If the node does not take the check, or its answer has no verdict.
-pub fn verdict(
+fn verdict(
     status: StatusCode,
     headers: &HeaderMap,
     body: &[u8],
@@ -132,7 +133,7 @@ pub fn verdict(
         limit: number(&LIMIT),
         remaining: number(&REMAINING),
         reset: number(&RESET),
-        retry_after: retry_after.map(Span::from_secs),
+        retry_after: retry_after.map(Duration::from_secs),
         delay: headers.get(&DELAY).and_then(delay).unwrap_or_default(),
         violated: if allowed { Vec::new() } else { violated(headers, hits) },
         fields: FIELDS.iter().filter_map(field).map(own).collect(),

@@ -20,10 +20,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use http::Method;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
-use http::{Extensions, request};
+use http::{Extensions, Method};
 use tower::Layer;
 
 use crate::check::{Check, Descriptor, Limiter};
@@ -241,7 +240,7 @@ impl Settings {
     }
 
     /// The counters of a request.
-    pub(crate) fn described(&self, head: &request::Parts) -> Option<Vec<Descriptor>> {
+    pub(crate) fn described(&self, head: &Parts) -> Option<Vec<Descriptor>> {
         let forwarded_for = head.headers.get_all(&X_FORWARDED_FOR).iter();
         let peer = (self.find_peer)(&head.extensions);
         let lists = forwarded_for.map(HeaderValue::as_bytes);

@@ -99,10 +99,12 @@ pub use layer::{
 pub use service::{RateLimit, ResponseFuture};
 pub use verdict::{FIELDS, Verdict};
 
-/// The rules of [`InProcess`]: how to read them, and what may be wrong with them.
-pub use tidegate_rules as rules;
 /// The bounds of [`InProcess`].
 pub use tidegate_limiter::store::{OnFull, Options};
+/// The time of a check.
+pub use tidegate_limiter::units::Timestamp;
+/// The rules of [`InProcess`]: how to read them, and what may be wrong with them.
+pub use tidegate_rules as rules;
 
 /// Compiles and runs the example in the README.
 #[cfg(doctest)]

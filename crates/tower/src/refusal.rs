@@ -20,6 +20,7 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use http_body_util::Full;
 use serde_json::{Value, json};
+use tidegate_limiter::units::Span;
 
 use crate::verdict::Verdict;
 
@@ -92,7 +93,8 @@ pub(crate) fn refused(verdict: Verdict, form: Form) -> Response<Full<Bytes>> {
             let mut response = grpc_response(code, &verdict.detail());
             // -1: never.
             let never = HeaderValue::from_static("-1");
-            let pushback = verdict.retry_after.map_or(never, |span| span.as_millis_ceil().into());
+            let millis = |wait| Span::from(wait).as_millis_ceil();
+            let pushback = verdict.retry_after.map_or(never, |wait| millis(wait).into());
             response.headers_mut().insert(GRPC_RETRY_PUSHBACK, pushback);
             response
         }

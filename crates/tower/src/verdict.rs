@@ -39,7 +39,7 @@ pub struct Verdict {
     /// Seconds until the whole limit is available again.
     pub reset: Option<u64>,
     /// Of a refusal: when the same request may pass; `None` if waiting does not help.
-    pub retry_after: Option<Span>,
+    pub retry_after: Option<Duration>,
     /// How long an allowed request has to wait, from a rule with a queue.
     pub delay: Duration,
     /// The names of the policies that refused.
@@ -70,7 +70,7 @@ impl Verdict {
         Self {
             allowed,
             is_decided: false,
-            retry_after: (!allowed).then_some(Span::from_secs(1)),
+            retry_after: (!allowed).then_some(Duration::from_secs(1)),
             fields: if allowed { Vec::new() } else { vec![retry] },
             ..Self::unlimited()
         }
@@ -78,6 +78,6 @@ impl Verdict {
 
     /// Seconds to wait, rounded up so that a client is never early; at least one.
     pub fn retry_after_secs(&self) -> Option<u64> {
-        self.retry_after.map(|span| span.as_secs_ceil().max(1))
+        self.retry_after.map(|wait| Span::from(wait).as_secs_ceil().max(1))
     }
 }

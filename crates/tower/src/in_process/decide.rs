@@ -38,8 +38,7 @@ pub(super) fn decide<'b>(
     now: Timestamp,
 ) -> Statuses<'b> {
     let plan = |it: &Descriptor| plan(book, hasher, check.domain, it);
-    let mut plans: SmallVec<[Planned<'b>; 2]> =
-        check.descriptors.iter().filter_map(plan).collect();
+    let mut plans: SmallVec<[Planned<'b>; 2]> = check.descriptors.iter().filter_map(plan).collect();
     drop_replaced(&mut plans);
     let status = |Planned { rule, counters }: Planned<'b>| {
         let verdicts = store.check(&counters, hits, now);
@@ -67,7 +66,8 @@ fn plan<'b>(
         Some(shared) => hasher.descriptor(domain, &shared),
         None => hasher.descriptor(domain, &entries),
     };
-    let counter = |quota| Counter { key: hash.counter(quota, rule.mode, rule.scope), quota: *quota };
+    let counter =
+        |quota| Counter { key: hash.counter(quota, rule.mode, rule.scope), quota: *quota };
     Some(Planned { rule, counters: rule.limits.iter().map(counter).collect() })
 }
 

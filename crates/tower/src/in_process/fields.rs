@@ -47,7 +47,7 @@ pub(super) fn verdict(statuses: &[Status<'_>]) -> Verdict {
         let delay = limits(statuses).map(|(_, _, it)| it.delay).max();
         verdict.delay = delay.unwrap_or(Span::ZERO).to_std();
     } else {
-        verdict.retry_after = leading.retry.after();
+        verdict.retry_after = leading.retry.after().map(Span::to_std);
         let secs = verdict.retry_after_secs();
         verdict.fields.extend(secs.map(|secs| (RETRY_AFTER, secs.into())));
         let refusals = limits(statuses).filter(|(_, _, it)| !it.allowed);

@@ -18,9 +18,10 @@ use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 use std::path::Path;
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tidegate_limiter::store::{KeyHasher, OnFull, Options, Store};
+use tidegate_limiter::store::{KeyHasher, OnFull, Options, Stats, Store};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_rules::Error;
 use tidegate_rules::book::Book;
@@ -36,8 +37,7 @@ const KEYS_MAX: usize = 1_000_000;
 /// Decides checks in this process.
 ///
 /// ```
-/// use tidegate_tower::{Check, Descriptor, InProcess};
-/// use tidegate_limiter::units::Timestamp;
+/// use tidegate_tower::{Check, Descriptor, InProcess, Timestamp};
 ///
 /// let limiter = InProcess::from_yaml(
 ///     "domain: http
@@ -104,12 +104,12 @@ impl InProcess {
     }
 
     /// The rules in force, with the statistics of each.
-    pub fn rules(&self) -> std::sync::Arc<Book> {
+    pub fn rules(&self) -> Arc<Book> {
         self.book.load_full()
     }
 
     /// The counters held, and how many were refused or shared because the store was full.
-    pub fn stats(&self) -> tidegate_limiter::store::Stats {
+    pub fn stats(&self) -> Stats {
         self.store.stats()
     }
 
