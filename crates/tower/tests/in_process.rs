@@ -173,7 +173,7 @@ descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1}}]
 
 #[test]
 fn invalid_rules_name_the_line() {
-    let error = InProcess::from_yaml("domain: http\ndescriptors: [{kye: user}]\n");
+    let error = InProcess::from_yaml("domain: http\ndescriptors: [{ke: user}]\n");
     let text = error.expect_err("a typo").to_string();
     assert!(text.starts_with("rules:2:") && text.contains("did you mean 'key'"), "{text}");
 }
