@@ -38,7 +38,7 @@ struct Address {
 #[test]
 fn the_client_behind_proxies() {
     for case in cases::<Address>("client_address") {
-        let lists = case.forwarded_for.iter().map(|list| list.as_bytes());
+        let lists = case.forwarded_for.iter().map(String::as_bytes);
         let client = client_address(Some(case.peer), lists, case.trusted_hops);
         let client = client.map(group);
         assert_eq!(client, Some(case.client), "{} {:?}", case.trusted_hops, case.forwarded_for);
