@@ -4,7 +4,7 @@
 //!
 //! | field | of the status |
 //! |---|---|
-//! | `RateLimit-Policy` | name of the limit, or else the keys of its descriptor; requests per unit |
+//! | `RateLimit-Policy` | name of the limit, or the keys of its descriptor; hits per unit |
 //! | `RateLimit`, `X-RateLimit-*` | remaining hits, seconds until the limit is reset |
 //! | `Retry-After` | seconds until the limit is reset: never early, and exact for a fixed window |
 //!

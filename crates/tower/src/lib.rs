@@ -83,6 +83,7 @@ mod layer;
 mod message;
 mod refusal;
 mod service;
+mod settings;
 mod structured;
 mod verdict;
 
@@ -93,10 +94,9 @@ pub use grpc_node::{GrpcNode, InvalidEndpoint};
 #[cfg(feature = "http")]
 pub use http_node::{HttpNode, InvalidUrl};
 pub use in_process::InProcess;
-pub use layer::{
-    Counts, DEADLINE, Describe, Exempt, HOLD_MAX, OnUnavailable, RateLimitLayer, by_address,
-};
+pub use layer::{DEADLINE, HOLD_MAX, RateLimitLayer, by_address};
 pub use service::{RateLimit, ResponseFuture};
+pub use settings::{Counts, Describe, Exempt, OnUnavailable};
 pub use verdict::{FIELDS, Verdict};
 
 /// The bounds of [`InProcess`].

@@ -130,6 +130,7 @@ pub(crate) fn invalid(detail: &str, form: Form) -> Response<Full<Bytes>> {
 
 /// Writes the fields of a verdict over those of a response.
 pub(crate) fn add_fields(headers: &mut HeaderMap, fields: Vec<(HeaderName, HeaderValue)>) {
+    headers.reserve(fields.len());
     for (name, value) in fields {
         headers.insert(name, value);
     }

@@ -18,8 +18,8 @@ use pin_project_lite::pin_project;
 use tower::Service;
 
 use crate::check::{Answer, CheckError, Descriptor};
-use crate::layer::{OnUnavailable, Settings};
 use crate::refusal::{self, Form};
+use crate::settings::{OnUnavailable, Settings};
 use crate::verdict::Verdict;
 
 /// A service with limits, made by [`RateLimitLayer`](crate::RateLimitLayer).

@@ -60,6 +60,7 @@ async fn verdict(
     answer.await
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "the signature of a reply")]
 fn over_the_minute(request: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
     assert_eq!(request.domain, "http");
     let status = |code: Code, name: &str, limit, unit: Unit, remaining, seconds| DescriptorStatus {
