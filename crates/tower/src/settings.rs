@@ -82,8 +82,6 @@ impl fmt::Debug for Settings {
     }
 }
 
-impl Settings ===
-
 impl Settings {
     pub(crate) fn is_exempt(&self, method: &Method, headers: &HeaderMap) -> bool {
         match self.exempt {
