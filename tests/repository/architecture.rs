@@ -82,17 +82,18 @@ const CONFINED: [(&str, &[&str]); 17] = [
     ("postcard", &["src/storage/record.rs"]),
     ("rcgen", &["crates/cluster/src/pki/"]),
     ("saphyr_parser", &["crates/rules/src/yaml/"]),
-    ("sfv", &["crates/client/src/fields.rs"]),
+    ("sfv", &["crates/client/src/fields.rs", "crates/tower/src/http_node.rs"]),
     ("reqwest_middleware", &["crates/client/src/pacing.rs"]),
     ("fastrand", &["crates/client/src/pacer.rs"]),
     // `tidegate ca` runs without a node, so it has no environment to take them from.
     ("getrandom", &["src/cli/ca.rs", "src/node/system.rs"]),
-    // Nor have clients: the demo, and the pacer.
+    // Nor have clients: the demo, and the pacer; nor limits of a process without a node.
     (
         "SystemTime",
         &[
             "crates/client/src/pacer.rs",
             "crates/demo/src/steps.rs",
+            "crates/tower/src/in_process/clock.rs",
             "src/cli/ca.rs",
             "src/node/system.rs",
         ],
@@ -113,6 +114,7 @@ const CONFINED: [(&str, &[&str]); 17] = [
             "crates/client/src/pacer.rs",
             // The demo is a client of real nodes and measures how long their answers take.
             "crates/demo/src/",
+            "crates/tower/src/in_process/clock.rs",
             "src/front/",
             "src/node/",
         ],
@@ -120,11 +122,12 @@ const CONFINED: [(&str, &[&str]); 17] = [
 ];
 
 /// The files that read the clock of the system.
-const CLOCK_READERS: [&str; 4] = [
+const CLOCK_READERS: [&str; 5] = [
     "src/node/system.rs",
     "src/cli/ca.rs",
     "crates/client/src/pacer.rs",
     "crates/demo/src/steps.rs",
+    "crates/tower/src/in_process/clock.rs",
 ];
 
 /// The one file that may be unsafe: it says why, and what was measured.

@@ -1,0 +1,86 @@
+//! What a layer adds to an empty handler of axum, in CPU time: without a layer, with limits in the
+//! process, and with `tower_governor` (with its headers), in turn, for several rounds.
+//!
+//! ```sh
+//! cargo run --release -p tidegate-tower --example cost
+//! ```
+//!
+//! Each request is of one of 10,000 addresses and is allowed. The median of the rounds is printed.
+//! Requests are calls of the router: no socket, no parser.
+#![expect(clippy::print_stdout, reason = "prints what it measured")]
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::routing::get;
+use http::Request;
+use rustix::time::{ClockId, clock_gettime};
+use tidegate_tower::{InProcess, RateLimitLayer};
+use tower::Service;
+use tower_governor::GovernorLayer;
+use tower_governor::governor::GovernorConfigBuilder;
+
+const ROUNDS: usize = 15;
+const REQUESTS: u32 = 100_000;
+const CLIENTS: u32 = 10_000;
+
+const RULES: &str = "domain: http
+descriptors:
+  - key: remote_address
+    rate_limit: {name: requests, unit: hour, requests_per_unit: 1000000000, algorithm: gcra}
+";
+
+fn main() {
+    let bare = Router::new().route("/", get(|| async {}));
+    let limiter = InProcess::from_yaml(RULES).expect("valid rules");
+    let ours = bare.clone().layer(RateLimitLayer::new(limiter, "http"));
+    let config = GovernorConfigBuilder::default()
+        .per_nanosecond(1)
+        .burst_size(1_000_000_000)
+        .use_headers()
+        .finish()
+        .expect("a valid quota");
+    let governor = bare.clone().layer(GovernorLayer::new(config));
+
+    let mut routers = [("no layer", bare), ("tidegate-tower", ours), ("tower_governor", governor)];
+    let mut costs = [const { Vec::new() }; 3];
+    for _ in 0..ROUNDS {
+        for ((_, router), costs) in routers.iter_mut().zip(&mut costs) {
+            costs.push(round(router));
+        }
+    }
+    let medians = costs.map(|mut costs| {
+        costs.sort_unstable();
+        costs[ROUNDS / 2]
+    });
+    println!("{:16} {:>10} {:>10}", "", "ns/request", "added");
+    for ((name, _), median) in routers.iter().zip(medians) {
+        println!("{name:16} {median:>10} {:>10}", median.saturating_sub(medians[0]));
+    }
+}
+
+/// CPU time of a request, in nanoseconds.
+fn round(router: &mut Router) -> u64 {
+    let start = cpu_time();
+    for number in 0..REQUESTS {
+        let mut request = Request::new(Body::empty());
+        let address = Ipv4Addr::from_bits(0x0a00_0000 + number % CLIENTS);
+        request.extensions_mut().insert(ConnectInfo(SocketAddr::from((address, 4711))));
+        let mut response = pin!(router.call(request));
+        let mut context = Context::from_waker(Waker::noop());
+        let Poll::Ready(Ok(response)) = response.as_mut().poll(&mut context) else {
+            panic!("an empty handler is ready at once");
+        };
+        assert!(response.status().is_success());
+    }
+    (cpu_time() - start) / u64::from(REQUESTS)
+}
+
+fn cpu_time() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).unwrap_or(0)
+}

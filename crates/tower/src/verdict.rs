@@ -1,0 +1,83 @@
+//! What a limiter says about a request, whoever decided it.
+
+use std::time::Duration;
+
+use http::header::{HeaderName, HeaderValue, RETRY_AFTER};
+use tidegate_limiter::units::Span;
+
+/// Hits per window of the most restrictive limit.
+pub(crate) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+/// Remaining hits of the most restrictive limit.
+pub(crate) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+/// Seconds until the most restrictive limit is fully available again.
+pub(crate) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+/// The policies that apply.
+pub(crate) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// What remains of each policy.
+pub(crate) const CURRENT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// The fields that a layer adds to responses, as CORS has to expose them to scripts:
+///
+/// ```
+/// use tower_http::cors::CorsLayer;
+///
+/// let cors = CorsLayer::new().expose_headers(tidegate_tower::FIELDS);
+/// ```
+///
+/// The layer of CORS belongs outside of the limits, so that scripts can read refusals.
+pub const FIELDS: [HeaderName; 6] = [CURRENT, POLICY, LIMIT, REMAINING, RESET, RETRY_AFTER];
+
+/// The answer to a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    pub allowed: bool,
+    /// False if no limiter decided: `allowed` is [`OnUnavailable`](crate::OnUnavailable) then.
+    pub is_decided: bool,
+    /// Hits per window of the most restrictive limit; `None` if no limit applies.
+    pub limit: Option<u64>,
+    pub remaining: Option<u64>,
+    /// Seconds until the whole limit is available again.
+    pub reset: Option<u64>,
+    /// Of a refusal: when the same request may pass; `None` if waiting does not help.
+    pub retry_after: Option<Duration>,
+    /// How long an allowed request has to wait, from a rule with a queue.
+    pub delay: Duration,
+    /// The names of the policies that refused.
+    pub violated: Vec<String>,
+    /// Fields for the response to whoever is limited.
+    pub fields: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Verdict {
+    /// The verdict of a check to which no limit applies.
+    pub fn unlimited() -> Self {
+        Self {
+            allowed: true,
+            is_decided: true,
+            limit: None,
+            remaining: None,
+            reset: None,
+            retry_after: None,
+            delay: Duration::ZERO,
+            violated: Vec::new(),
+            fields: Vec::new(),
+        }
+    }
+
+    /// The verdict of a check that no limiter decided. A refusal says to try again in a second.
+    pub fn undecided(allowed: bool) -> Self {
+        let retry = (RETRY_AFTER, HeaderValue::from_static("1"));
+        Self {
+            allowed,
+            is_decided: false,
+            retry_after: (!allowed).then_some(Duration::from_secs(1)),
+            fields: if allowed { Vec::new() } else { vec![retry] },
+            ..Self::unlimited()
+        }
+    }
+
+    /// Seconds to wait, rounded up so that a client is never early; at least one.
+    pub fn retry_after_secs(&self) -> Option<u64> {
+        self.retry_after.map(|wait| Span::from(wait).as_secs_ceil().max(1))
+    }
+}
