@@ -11,6 +11,7 @@
 //! sliding counter   expires = (index + 2)·w     w = ⌊expires / (index + 2)⌋     start = index·w
 //! bucket            TAT − last update ≤ the longest time in which any bucket drains
 //! sub-windows, log  the state holds its own time
+//! reservation       expires = until + the time for which an id is remembered
 //! ```
 //!
 //! # Example
@@ -20,6 +21,7 @@
 //! which is harmless; with an expiry ten years ahead it would begin years ahead.
 
 use super::delta::{ACTORS_MAX, Bounds};
+use super::reservation::{REMEMBERED, TTL_MAX};
 use super::state::State;
 use super::{bucket, sliding_window_counter, windows};
 use crate::quota::{DRAIN_MAX, Quota, WINDOW_MAX, WINDOW_MIN};
@@ -46,6 +48,9 @@ impl State {
             Self::SubWindows(slices) => slices.expires_at(),
             Self::Log(log) => log.expires_at(quota.window()),
             Self::ActorCounters(actor_counters) => actor_counters.expires_at(),
+            Self::Reservation { .. } => {
+                self.reservation().map_or(Timestamp::EPOCH, |it| it.expires_at())
+            }
         }
     }
 
@@ -71,6 +76,7 @@ impl State {
                 actor_counters.newest().unwrap_or(0),
                 Span::from_nanos(actor_counters.slice_ns()),
             ),
+            Self::Reservation { until, .. } => until.minus(TTL_MAX),
         }
     }
 
@@ -88,6 +94,12 @@ impl State {
             }
             Self::Log(log) => (log.latest() <= expires).then(|| log.latest()),
             Self::ActorCounters(_) => None,
+            Self::Reservation { until, .. } => {
+                // Copies that were joined may expire later, by no more than an id is remembered.
+                let least = self.reservation()?.expires_at();
+                let most = until.plus(REMEMBERED).plus(REMEMBERED).plus(EXPIRY_STEP);
+                (least..=most).contains(&expires).then(|| until.minus(TTL_MAX))
+            }
         }
     }
 
@@ -115,6 +127,9 @@ impl State {
                 Self::ActorCounters(actor_counters) => {
                     let bounds = Bounds { now, ahead_max: AHEAD_MAX, actors_max: ACTORS_MAX };
                     actor_counters.to_delta().validate(&bounds).is_ok()
+                }
+                Self::Reservation { .. } => {
+                    self.last_update_from_expiry(expires).is_some_and(|seen| seen <= latest)
                 }
             }
     }

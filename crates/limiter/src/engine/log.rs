@@ -140,6 +140,24 @@ impl Log {
         }
     }
 
+    /// Drops the oldest entries while the others have at least `hits` hits; each entry has at most
+    /// [`LOG_LIMIT_MAX`].
+    pub(super) fn keep_newest(&mut self, hits: u64) {
+        if let Some(newest) = self.entries.back_mut()
+            && newest.hits > LOG_LIMIT_MAX
+        {
+            self.hits -= u64::from(newest.hits - LOG_LIMIT_MAX);
+            newest.hits = LOG_LIMIT_MAX;
+        }
+        while let Some(oldest) = self.entries.front()
+            && self.hits.saturating_sub(u64::from(oldest.hits)) >= hits
+            && self.entries.len() > 1
+        {
+            self.hits = self.hits.saturating_sub(u64::from(oldest.hits));
+            self.entries.pop_front();
+        }
+    }
+
     /// Removes `refund` hits, the newest first.
     pub(super) fn refund(&mut self, mut refund: u64) {
         while refund > 0

@@ -39,6 +39,7 @@ pub mod actor_counters;
 pub mod delta;
 pub mod grant;
 pub mod log;
+pub mod reservation;
 pub mod sub_windows;
 pub mod tat;
 
@@ -59,6 +60,7 @@ pub use fine_keys::FineKeys;
 pub use fine_window::FineWindow;
 pub use lifetime::AHEAD_MAX;
 pub use log::Log;
+pub use reservation::Reservation;
 pub use state::State;
 pub use sub_windows::SubWindows;
 pub use tat::Tat;

@@ -35,7 +35,7 @@
 use super::log::Log;
 use super::state::State;
 use super::verdict::{Retry, Verdict};
-use crate::quota::Quota;
+use crate::quota::{LOG_LIMIT_MAX, Quota};
 use crate::units::{Hits, Span, Timestamp};
 
 /// Decides one request and counts it.
@@ -62,6 +62,24 @@ pub(super) fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestam
         log.record(u32::try_from(hits.charge()).unwrap_or(u32::MAX), at);
     }
     verdict
+}
+
+/// Counts `hits` whatever is left. The oldest hits are dropped while the newer ones alone fill the
+/// limit, so a log has no more entries than the limit has hits.
+pub(super) fn charge_in_full(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) {
+    if hits.charge() == 0 {
+        return;
+    }
+    if !matches!(state, State::Log(_)) {
+        *state = State::Log(Box::default());
+    }
+    if let State::Log(log) = state {
+        let at = log.effective(now);
+        log.drop_expired(at, quota.window());
+        let most = hits.charge().min(u64::from(LOG_LIMIT_MAX));
+        log.record(u32::try_from(most).unwrap_or(LOG_LIMIT_MAX), at);
+        log.keep_newest(u64::from(quota.limit()));
+    }
 }
 
 /// Returns the verdict that [`decide`] would give, without counting.

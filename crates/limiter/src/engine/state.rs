@@ -12,6 +12,7 @@
 //! | buckets | the later TAT |
 //! | log | union by time |
 //! | per-actor counters | the larger count of each actor, cut like the sliding counters |
+//! | reservations | a settled one, then the later end |
 //!
 //! A *slice* is one of the equal parts of a sliding window. *TAT* is the theoretical arrival time:
 //! when a bucket will be empty again. An *actor* is a node or a region that counts hits in a
@@ -33,6 +34,7 @@ use super::log::Log;
 use super::sub_windows::SubWindows;
 use super::tat::Tat;
 use super::windows::TwoCounts;
+use crate::units::Timestamp;
 
 /// The stored form of one counter, 16 bytes.
 ///
@@ -67,6 +69,15 @@ pub enum State {
     Log(Box<Log>),
     /// Hits of every actor in every slice of a window (eventual mode).
     ActorCounters(Box<ActorCounters>),
+    /// An amount that is kept free beside the counters of its token.
+    Reservation {
+        /// From then on it keeps nothing free.
+        until: Timestamp,
+        /// In hits.
+        amount: u32,
+        /// It was committed or released, and keeps nothing free.
+        is_settled: bool,
+    },
     /// Hits of the current window and the one before it, and when they passed. Never serialised:
     /// a [`copy`](State::copy) is [`State::SlidingCounter`].
     #[serde(skip)]
@@ -93,6 +104,11 @@ impl State {
             (Self::Log(log), Self::Log(other)) => log.merge(*other),
             (Self::ActorCounters(actor_counters), Self::ActorCounters(other)) => {
                 actor_counters.join(*other);
+            }
+            (mine @ Self::Reservation { .. }, other @ Self::Reservation { .. }) => {
+                if let (Some(ours), Some(theirs)) = (mine.reservation(), other.reservation()) {
+                    *mine = ours.max(theirs).into();
+                }
             }
             (mine, other) => {
                 if mine.kind() < other.kind() {
@@ -175,6 +191,10 @@ impl State {
             Self::Tat(tat) => tat.digest_words().into_iter().for_each(write),
             Self::SubWindows(slices) => slices.digest_words().for_each(write),
             Self::Log(log) => log.digest_words().for_each(write),
+            Self::Reservation { until, amount, is_settled } => {
+                let rest = u64::from(*amount) << 1 | u64::from(*is_settled);
+                [6, until.as_nanos(), rest].into_iter().for_each(write);
+            }
         }
     }
 
@@ -187,6 +207,7 @@ impl State {
             Self::SubWindows(_) => 4,
             Self::Log(_) => 5,
             Self::ActorCounters(_) => 6,
+            Self::Reservation { .. } => 7,
         }
     }
 }

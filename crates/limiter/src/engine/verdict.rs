@@ -45,6 +45,13 @@ impl Verdict {
         Self { allowed, limit: quota.limit(), remaining, reset, retry, delay: Span::ZERO, excess }
     }
 
+    /// The same, when `reserved` hits of what remains are kept free.
+    #[inline]
+    pub(crate) fn beside(self, reserved: u64) -> Self {
+        let left = u64::from(self.remaining).saturating_sub(reserved);
+        Self { remaining: u32::try_from(left).unwrap_or(u32::MAX), ..self }
+    }
+
     /// The same of a window that is `over` hits above the limit without those of the request.
     #[inline]
     pub(super) fn over(self, over: u64) -> Self {

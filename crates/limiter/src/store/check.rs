@@ -24,6 +24,7 @@ use super::counting_mode::{CheckParams, LocalActor};
 use super::key::Counter;
 use super::overflow::{Overflow, Placement, refusal, shared_counter};
 use super::queues::Queues;
+use super::reservations::Refused;
 use super::shard::Shard;
 use super::sharded::Store;
 use super::slot::Slot;
@@ -207,6 +208,7 @@ impl Shard {
         overflow: &Overflow,
     ) -> Verdicts {
         params.now = self.instant(params.now);
+        params.reserved = self.reserved(token(counters), params.now);
         let verdicts = self.check_several(counters, params, overflow);
         self.sweep_for_check(params.now);
         verdicts
@@ -221,11 +223,29 @@ impl Shard {
         overflow: &Overflow,
     ) -> Verdict {
         params.now = self.instant(params.now);
+        params.reserved = self.reserved(counter.key.token, params.now);
+        if params.reserved > 0 {
+            return self.check_single_beside(counter, params, overflow);
+        }
         let known =
             if params.hits == Hits::PEEK { None } else { self.charge_known(counter, params) };
         let verdict = known.unwrap_or_else(|| self.check_new_or_peek(counter, params, overflow));
         self.sweep_for_check(params.now);
         verdict
+    }
+
+    /// Decides one counter beside which something is reserved. What it refuses is not counted, by a
+    /// fixed window either: the refusal may end with a reservation.
+    #[cold]
+    fn check_single_beside(
+        &mut self,
+        counter: &Counter,
+        params: CheckParams,
+        overflow: &Overflow,
+    ) -> Verdict {
+        let verdicts = self.check_several(std::slice::from_ref(counter), params, overflow);
+        self.sweep_for_check(params.now);
+        verdicts.first().copied().unwrap_or_else(|| refusal(&counter.quota))
     }
 
     /// Decides one counter that is not in the table, or peeks at it.
@@ -258,8 +278,11 @@ impl Shard {
         if previews.iter().all(|verdict| verdict.allowed) {
             return counters
                 .iter()
-                .map(|counter| self.charge(counter, params, &mut placement))
+                .map(|counter| self.charge(counter, params, &mut placement).beside(params.reserved))
                 .collect();
+        }
+        if params.reserved > 0 {
+            self.reservations_have_refused(token(counters));
         }
         let peek = CheckParams { hits: Hits::PEEK, ..params };
         let answer = |(counter, verdict): (&Counter, Verdict)| {
@@ -297,6 +320,19 @@ impl Shard {
 
     fn count_new(&self, counters: &[Counter]) -> usize {
         counters.iter().filter(|counter| self.table.find(counter.key).is_none()).count()
+    }
+
+    /// Counts the cost of work that was done, whatever is left.
+    pub(super) fn charge_in_full(
+        &mut self,
+        counters: &[Counter],
+        params: CheckParams,
+        overflow: &Overflow,
+    ) {
+        let mut placement = self.place_new(counters, params, overflow);
+        for counter in counters {
+            self.charge(counter, params, &mut placement);
+        }
     }
 
     fn charge(
@@ -365,7 +401,32 @@ impl Shard {
         verdict
     }
 
-    fn preview(
+    /// The verdict beside what is reserved.
+    pub(super) fn preview(
+        &self,
+        counter: &Counter,
+        params: CheckParams,
+        placement: &Placement<'_>,
+    ) -> Verdict {
+        let alone = self.preview_alone(counter, params, placement);
+        if params.reserved == 0 {
+            return alone;
+        }
+        if params.hits.charge() == 0 {
+            return alone.beside(params.reserved);
+        }
+        let of = |hits| self.preview_alone(counter, CheckParams { hits, ..params }, placement);
+        let reserved = i64::try_from(params.reserved).unwrap_or(i64::MAX);
+        let whole = of(Hits::new(params.hits.get().saturating_add(reserved)));
+        if whole.allowed {
+            // Of a queue: what is reserved does not wait in it.
+            return Verdict { delay: alone.delay, ..whole };
+        }
+        let token = counter.key.token;
+        self.refused_beside(token, Refused { alone, whole, left: of(Hits::PEEK).remaining }, params)
+    }
+
+    fn preview_alone(
         &self,
         counter: &Counter,
         params: CheckParams,
@@ -395,6 +456,10 @@ impl Shard {
             record_check(slot, queues, &counter.quota, params, None);
         }
     }
+}
+
+fn token(counters: &[Counter]) -> u64 {
+    counters.first().map_or(0, |counter| counter.key.token)
 }
 
 /// Whether two counts have come near the limit.

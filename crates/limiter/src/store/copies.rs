@@ -115,6 +115,7 @@ impl Store {
     /// Removes a counter that another node holds from now on.
     pub fn remove(&self, key: KeyHash) -> Option<State> {
         let shard = &mut *self.shard(key.token).lock();
+        shard.forget_reservation(key);
         let slot = shard.table.remove(key)?;
         shard.table.shrink();
         Some(slot.state)
@@ -157,6 +158,7 @@ impl Shard {
         if expires <= now || matches!(state, State::Absent) {
             return MergeOutcome::Expired;
         }
+        self.forget_reservation(key);
         if let Some((slot, queues)) = self.live_mut(key, now) {
             let before = slot.state.clone();
             slot.state.merge(state);
@@ -164,6 +166,9 @@ impl Shard {
             let changed = slot.state != before;
             if changed {
                 queues.enqueue_snapshot(slot);
+            }
+            if slot.state.reservation().is_some() {
+                self.note_reservation_of(key);
             }
             return MergeOutcome::Merged { changed };
         }

@@ -1,6 +1,6 @@
 //! Strict and eventual counting over the same slots.
 
-use crate::engine::{self, ActorId, State, Verdict};
+use crate::engine::{self, ActorId, Retry, State, Verdict, reservation};
 use crate::quota::Quota;
 use crate::units::{Hits, Timestamp};
 
@@ -37,12 +37,16 @@ pub(super) struct CheckParams {
     /// Whether a key near its limit may get a ring. Not of leased rules: of hits that are granted
     /// it is not known when they pass.
     pub(super) refines: bool,
+    /// What reservations keep free of each counter.
+    pub(super) reserved: u64,
+    /// The hits are counted whatever is left: they are the cost of work that was done.
+    pub(super) in_full: bool,
 }
 
 impl CheckParams {
     /// Of strict counters that this node decides.
     pub(super) fn strict(hits: Hits, now: Timestamp) -> Self {
-        Self { hits, now, me: None, refines: true }
+        Self { hits, now, me: None, refines: true, reserved: 0, in_full: false }
     }
 
     /// Of leased counters.
@@ -52,7 +56,12 @@ impl CheckParams {
 
     /// Of eventual counters.
     pub(super) fn eventual(hits: Hits, now: Timestamp, me: LocalActor) -> Self {
-        Self { hits, now, me: Some(me), refines: false }
+        Self { me: Some(me), refines: false, ..Self::strict(hits, now) }
+    }
+
+    /// The cost of work that was done.
+    pub(super) fn in_full(hits: Hits, now: Timestamp, me: Option<LocalActor>) -> Self {
+        Self { me, refines: false, in_full: true, ..Self::strict(hits, now) }
     }
 
     /// The same check of a strict counter at `now`.
@@ -63,10 +72,24 @@ impl CheckParams {
     #[inline]
     pub(super) fn decide(self, state: &mut State, quota: &Quota) -> Verdict {
         let Self { hits, now, me, .. } = self;
+        if self.in_full {
+            return self.charge_in_full(state, quota);
+        }
         match me {
             None => engine::decide(state, quota, hits, now),
             Some(me) => engine::decide_eventual(state, me.actor, quota, hits, now),
         }
+    }
+
+    #[cold]
+    fn charge_in_full(self, state: &mut State, quota: &Quota) -> Verdict {
+        let Self { hits, now, me, .. } = self;
+        let left = match me {
+            None => reservation::charge_in_full(state, quota, hits, now),
+            Some(me) => reservation::charge_in_full_eventual(state, me.actor, quota, hits, now),
+        };
+        // It was counted, also if nothing is left.
+        Verdict { allowed: true, retry: Retry::Now, excess: 0, ..left }
     }
 
     pub(super) fn preview(self, state: &State, quota: &Quota) -> Verdict {

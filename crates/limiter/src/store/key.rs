@@ -39,6 +39,10 @@ pub struct Counter {
     pub quota: Quota,
 }
 
+/// The name of a reservation: 128 bits that cannot be guessed ([`KeyHasher::reservation`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReservationId(pub u128);
+
 const EVENTUAL: u64 = 1;
 const GLOBAL: u64 = 1 << 1;
 const SHARE: u64 = 1 << 2;
@@ -47,6 +51,11 @@ const LONG: u64 = 1 << 3;
 const FLAGS: u64 = EVENTUAL | GLOBAL | SHARE | LONG;
 /// Shortest window that is kept over a restart.
 const LONG_MIN: Span = Span::from_secs(3_600);
+
+/// The text is no [`ReservationId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a reservation id has 32 hexadecimal digits")]
+pub struct ParseReservationIdError;
 
 /// Hashes descriptors under the cluster's secret.
 #[derive(Clone)]
@@ -97,6 +106,15 @@ impl KeyHasher {
         DescriptorHash { token: hash.h1, base: hash.h2 }
     }
 
+    /// The name of a reservation that cannot be guessed without the secret, from bytes that no other
+    /// reservation of the cluster has.
+    pub fn reservation(&self, unique: &[u8]) -> ReservationId {
+        let mut sip = SipHasher13::new_with_key(&self.secret);
+        write_part(&mut sip, "tidegate reservation");
+        sip.write(unique);
+        ReservationId(sip.finish128().as_u128())
+    }
+
     /// A number that two nodes share only if they share the secret. Does not reveal the secret.
     pub fn fingerprint(&self) -> u64 {
         let mut sip = SipHasher13::new_with_key(&self.secret);
@@ -109,6 +127,14 @@ impl DescriptorHash {
     /// The token of every counter of this descriptor.
     pub const fn token(self) -> u64 {
         self.token
+    }
+
+    /// The same descriptor as the name of its requests in flight: at another place of the ring, so
+    /// that they do not count as hits.
+    #[must_use]
+    pub const fn in_flight(self) -> Self {
+        const IN_FLIGHT: u64 = 0x7d1f_9c3a_52e4_60b7;
+        Self { token: spread(self.token ^ IN_FLIGHT), base: spread(self.base ^ IN_FLIGHT) }
     }
 
     /// The counter of this descriptor for `quota`, `mode` and `scope`.
@@ -148,6 +174,16 @@ impl KeyHash {
         Self { token: self.token, tag: self.tag | SHARE }
     }
 
+    /// The key of the reservation `id` beside these counters: it has their owner and shard, and is
+    /// kept over a restart if one of them is.
+    pub fn of_reservation(counters: &[Counter], id: ReservationId) -> Self {
+        let of = |flag| counters.iter().fold(0, |flags, counter| flags | counter.key.tag & flag);
+        let half = |half: u128| u64::try_from(half & u128::from(u64::MAX)).unwrap_or_default();
+        let hash = spread(half(id.0).wrapping_add(spread(half(id.0 >> 64))));
+        let token = counters.first().map_or(0, |counter| counter.key.token);
+        Self { token, tag: hash & !FLAGS | of(GLOBAL | LONG) }
+    }
+
     /// Whether it has per-actor counters, which are synchronised.
     pub const fn is_eventual(self) -> bool {
         self.tag & EVENTUAL != 0
@@ -171,6 +207,27 @@ impl KeyHash {
     /// The ring of its owner.
     pub const fn scope(self) -> Scope {
         if self.tag & GLOBAL == 0 { Scope::Region } else { Scope::Global }
+    }
+}
+
+impl std::fmt::Display for ReservationId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl std::str::FromStr for ReservationId {
+    type Err = ParseReservationIdError;
+
+    /// # Errors
+    ///
+    /// Fails unless the text is what [`Display`](std::fmt::Display) writes.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        if text.len() != 32 || !text.bytes().all(is_hex) {
+            return Err(ParseReservationIdError);
+        }
+        u128::from_str_radix(text, 16).map(Self).map_err(|_| ParseReservationIdError)
     }
 }
 

@@ -29,6 +29,7 @@ mod overflow;
 mod pages;
 mod prefetch;
 mod queues;
+mod reservations;
 mod shard;
 mod sharded;
 mod slot;
@@ -40,7 +41,11 @@ pub use check::{SingleCheck, Verdicts};
 pub use copies::{Cursor, MergeOutcome, StoredCounter};
 pub use counting_mode::{LocalActor, SYNC_SLACK_DIVISOR};
 pub use grants::{Ask, Granted, Leased};
-pub use key::{Counter, CounterKind, DescriptorHash, KeyHash, KeyHasher};
+pub use key::{
+    Counter, CounterKind, DescriptorHash, KeyHash, KeyHasher, ParseReservationIdError,
+    ReservationId,
+};
 pub use options::{OnFull, Options};
+pub use reservations::{Commit, Reserve, Reserved, Settled, Settlement};
 pub use sharded::{Stats, Store};
 pub use sync::BackgroundScan;

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use super::key::KeyHash;
 use super::queues::Queues;
+use super::reservations::Reservations;
 use super::slot::Slot;
 use super::table::Table;
 use crate::engine::{FineKeys, State};
@@ -62,6 +63,8 @@ pub(super) struct Shard {
     pub(super) keeps_owned: bool,
     /// The rings of all shards; `None` if no key may have one.
     pub(super) fine_keys: Option<Arc<FineKeys>>,
+    /// What its reservations keep free; `None` without any.
+    pub(super) reservations: Option<Box<Reservations>>,
 }
 
 // The lock takes the other eight bytes of the cache line.
@@ -91,6 +94,7 @@ impl Shard {
             keys_max,
             keeps_owned: false,
             fine_keys: None,
+            reservations: None,
         }
     }
 
@@ -133,6 +137,7 @@ impl Shard {
         let expires = slot.meta.expires();
         self.quiet_until = self.quiet_until.min(expires);
         self.pass_earliest = self.pass_earliest.min(expires);
+        self.note_reservation(&slot);
         self.table.insert(slot);
     }
 
@@ -171,6 +176,9 @@ impl Shard {
         let removed = before - self.table.len();
         self.counts.expired += removed as u64;
         self.table.shrink();
+        if removed > 0 {
+            self.drop_ended_reservations(now);
+        }
         removed
     }
 
@@ -189,6 +197,7 @@ impl Shard {
         self.cursor = 0;
         let removed = before - self.table.len();
         self.table.shrink();
+        self.note_all_reservations();
         removed
     }
 

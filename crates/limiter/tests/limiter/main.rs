@@ -6,6 +6,7 @@ mod eventual_merge;
 mod fine_windows;
 mod folded_starts;
 mod grants;
+mod reservations;
 mod rests;
 mod store_bounds;
 mod store_changes;

@@ -1,0 +1,380 @@
+//! Reservations: what is kept free is there when its cost is committed, copies of a store agree, and
+//! an id counts once.
+
+use proptest::prelude::*;
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::engine::reservation::{REMEMBERED, TTL_MAX};
+use tidegate_limiter::engine::{Retry, Verdict};
+use tidegate_limiter::policy::{Mode, Scope};
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::{
+    Commit, Counter, Cursor, KeyHash, KeyHasher, OnFull, Options, ReservationId, Reserve, Reserved,
+    Settled, Settlement, Store, StoredCounter,
+};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
+
+const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
+const MINUTE: Span = Span::from_secs(60);
+
+fn empty_store() -> Store {
+    Store::new(Options { keys_max: 1_000, on_full: OnFull::Refuse, shards: Some(1) })
+}
+
+fn counters(limits: &[(Algorithm, u32, Span)]) -> Vec<Counter> {
+    let descriptor = KeyHasher::new([1; 16]).descriptor("d", &[Entry { key: "k", value: "v" }]);
+    let counter = |&(algorithm, limit, window): &(Algorithm, u32, Span)| {
+        let quota = Quota::simple(algorithm, limit, window).expect("a valid quota");
+        Counter { key: descriptor.counter(&quota, Mode::Strict, Scope::Region), quota }
+    };
+    limits.iter().map(counter).collect()
+}
+
+fn a_minute(limit: u32) -> Vec<Counter> {
+    counters(&[(Algorithm::FixedWindow, limit, MINUTE)])
+}
+
+fn key(counters: &[Counter], id: u128) -> KeyHash {
+    KeyHash::of_reservation(counters, ReservationId(id))
+}
+
+fn reserve(store: &Store, of: &[Counter], id: u128, amount: u32, now: Timestamp) -> Reserved {
+    let reserve = Reserve { key: key(of, id), amount, ttl: MINUTE };
+    store.reserve_if(of, &reserve, None, now, || true).expect("owned")
+}
+
+fn commit(store: &Store, of: &[Counter], id: u128, cost: i64, now: Timestamp) -> Settlement {
+    let commit = Commit { key: key(of, id), cost: Hits::new(cost), remembered: REMEMBERED };
+    store.commit_if(of, &commit, None, now, || true).expect("owned")
+}
+
+fn is_reserved(reserved: &Reserved) -> bool {
+    reserved.verdicts.iter().all(|verdict| verdict.allowed)
+}
+
+fn left(store: &Store, of: &[Counter], now: Timestamp) -> u32 {
+    store.check(of, Hits::PEEK, now)[0].remaining
+}
+
+fn seconds(n: u64) -> Timestamp {
+    NOW.plus(Span::from_secs(n))
+}
+
+/// The worked example of the module.
+#[test]
+fn a_commit_takes_the_place_of_its_reservation() {
+    // NOW is 20 s before the end of a minute.
+    let (store, of) = (empty_store(), a_minute(1_000));
+    assert!(store.check(&of, Hits::new(500), NOW)[0].allowed);
+    assert!(is_reserved(&reserve(&store, &of, 1, 400, NOW)));
+    let refused = reserve(&store, &of, 2, 200, NOW);
+    assert_eq!((is_reserved(&refused), refused.verdicts[0].remaining), (false, 100));
+    assert!(!store.check(&of, Hits::new(101), NOW)[0].allowed);
+    let settlement = commit(&store, &of, 1, 150, NOW);
+    assert_eq!(settlement.settled, Settled::Committed);
+    assert!(settlement.frees, "101 were refused");
+    assert_eq!(settlement.verdicts[0].remaining, 350);
+}
+
+#[test]
+fn an_overrun_counts_in_full_and_closes_the_limit_until_it_recovers() {
+    for algorithm in Algorithm::ALL {
+        let (store, of) = (empty_store(), counters(&[(algorithm, 10, MINUTE)]));
+        assert!(is_reserved(&reserve(&store, &of, 1, 5, NOW)), "{algorithm:?}");
+        assert_eq!(commit(&store, &of, 1, 25, NOW).settled, Settled::Committed);
+        assert!(!store.check(&of, Hits::ONE, NOW)[0].allowed, "{algorithm:?}");
+        if matches!(algorithm, Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket) {
+            // 25 hits drain in 150 s, and one fits when 16 have.
+            assert!(!store.check(&of, Hits::ONE, seconds(95))[0].allowed, "{algorithm:?}");
+            assert!(store.check(&of, Hits::ONE, seconds(96))[0].allowed, "{algorithm:?}");
+        }
+    }
+}
+
+#[test]
+fn a_commit_counts_once() {
+    let (store, of) = (empty_store(), a_minute(1_000));
+    reserve(&store, &of, 1, 100, NOW);
+    assert_eq!(commit(&store, &of, 1, 80, NOW).settled, Settled::Committed);
+    let again = commit(&store, &of, 1, 80, seconds(1));
+    assert_eq!((again.settled, again.verdicts[0].remaining), (Settled::Again, 920));
+    // An id that was never seen is a report, and that counts once, too.
+    assert_eq!(commit(&store, &of, 2, 50, seconds(1)).settled, Settled::Reported);
+    assert_eq!(commit(&store, &of, 2, 50, seconds(1)).settled, Settled::Again);
+    assert_eq!(left(&store, &of, seconds(1)), 870);
+    // It is remembered for a minute.
+    let later = seconds(1).plus(REMEMBERED);
+    assert_eq!(commit(&store, &of, 2, 50, later).settled, Settled::Reported);
+}
+
+#[test]
+fn a_reservation_ends_by_itself_and_a_late_commit_is_a_report() {
+    let (store, of) =
+        (empty_store(), counters(&[(Algorithm::FixedWindow, 10, Span::from_secs(3_600))]));
+    reserve(&store, &of, 1, 10, NOW);
+    assert!(!store.check(&of, Hits::ONE, seconds(59))[0].allowed);
+    assert_eq!(left(&store, &of, seconds(60)), 10);
+    assert_eq!(commit(&store, &of, 1, 4, seconds(60)).settled, Settled::Reported);
+    assert_eq!(left(&store, &of, seconds(60)), 6);
+}
+
+#[test]
+fn a_reservation_lasts_no_longer_than_a_window() {
+    let (store, of) = (empty_store(), counters(&[(Algorithm::Gcra, 10, Span::from_secs(5))]));
+    let reserved = reserve(&store, &of, 1, 10, NOW);
+    assert_eq!(reserved.ttl, Span::from_secs(5));
+    assert_eq!(left(&store, &of, seconds(5)), 10);
+}
+
+#[test]
+fn a_refusal_tells_when_enough_of_what_is_reserved_has_ended() {
+    let (store, of) =
+        (empty_store(), counters(&[(Algorithm::FixedWindow, 10, Span::from_secs(3_600))]));
+    reserve(&store, &of, 1, 6, NOW);
+    reserve(&store, &of, 2, 4, seconds(10));
+    let refused = store.check(&of, Hits::new(7), seconds(20))[0];
+    assert_eq!(refused.retry, Retry::After(Span::from_secs(50)), "both have to end");
+    let refused = store.check(&of, Hits::new(6), seconds(20))[0];
+    assert_eq!(refused.retry, Retry::After(Span::from_secs(40)), "the first has to end");
+    assert_eq!(store.check(&of, Hits::new(11), seconds(20))[0].retry, Retry::Never);
+}
+
+#[test]
+fn what_does_not_fit_one_limit_is_reserved_of_none() {
+    let (store, of) = (
+        empty_store(),
+        counters(&[
+            (Algorithm::FixedWindow, 100, MINUTE),
+            (Algorithm::FixedWindow, 50, Span::from_secs(3_600)),
+        ]),
+    );
+    assert!(!is_reserved(&reserve(&store, &of, 1, 60, NOW)));
+    let left = store.check(&of, Hits::PEEK, NOW);
+    assert_eq!(left.iter().map(|verdict| verdict.remaining).collect::<Vec<_>>(), [100, 50]);
+}
+
+#[test]
+fn the_same_reservation_again_is_one_and_lasts_longer() {
+    let (store, of) = (empty_store(), counters(&[(Algorithm::Gcra, 10, MINUTE)]));
+    assert!(is_reserved(&reserve(&store, &of, 1, 6, NOW)));
+    assert!(is_reserved(&reserve(&store, &of, 1, 6, seconds(50))));
+    assert_eq!(left(&store, &of, seconds(50)), 4);
+    assert_eq!((left(&store, &of, seconds(109)), left(&store, &of, seconds(110))), (4, 10));
+    // It has ended, and is a new one.
+    assert!(is_reserved(&reserve(&store, &of, 1, 6, seconds(110))));
+    assert_eq!(left(&store, &of, seconds(110)), 4);
+    commit(&store, &of, 1, 0, seconds(110));
+    assert!(!is_reserved(&reserve(&store, &of, 1, 6, seconds(110))), "it is settled");
+    assert_eq!(left(&store, &of, seconds(110)), 10);
+}
+
+#[test]
+fn a_release_that_overtakes_its_reservation_refuses_it() {
+    let (store, of) = (empty_store(), a_minute(10));
+    assert_eq!(commit(&store, &of, 1, 0, NOW).settled, Settled::Reported);
+    assert!(!is_reserved(&reserve(&store, &of, 1, 5, NOW)));
+    assert_eq!(left(&store, &of, NOW), 10);
+}
+
+#[test]
+fn a_full_store_makes_no_reservation_and_counts_what_is_committed() {
+    let store = Store::new(Options { keys_max: 2, on_full: OnFull::Refuse, shards: Some(1) });
+    let of = a_minute(10);
+    store.check(&of, Hits::ONE, NOW);
+    assert!(is_reserved(&reserve(&store, &of, 1, 5, NOW)));
+    assert!(!is_reserved(&reserve(&store, &of, 2, 1, NOW)));
+    assert_eq!(commit(&store, &of, 3, 2, NOW).settled, Settled::Reported);
+    assert_eq!(left(&store, &of, NOW), 2, "1 and 2 are counted, 5 reserved");
+}
+
+#[test]
+fn a_log_of_overruns_has_no_more_entries_than_its_limit() {
+    let (store, of) = (empty_store(), counters(&[(Algorithm::SlidingWindowLog, 10, MINUTE)]));
+    for n in 0..1_000 {
+        let now = NOW.plus(Span::from_millis(n));
+        commit(&store, &of, u128::from(n), 1, now);
+    }
+    let state = store.get(of[0].key, seconds(1)).expect("counted").state;
+    assert!(state.encoded_bytes_max() <= 32 + 10 * 14, "{state:?}");
+    // The last ten passed within the last ten milliseconds.
+    assert!(!store.check(&of, Hits::ONE, seconds(60))[0].allowed);
+    assert!(store.check(&of, Hits::ONE, seconds(61))[0].allowed);
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Check(u8),
+    Reserve {
+        amount: u8,
+        ttl_ms: u64,
+    },
+    /// The reservation at this place costs this part of 255 of its amount.
+    Commit {
+        at: usize,
+        part: u8,
+    },
+    Extend {
+        at: usize,
+        ttl_ms: u64,
+    },
+    Wait(u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        3 => (1..12_u8).prop_map(Op::Check),
+        3 => (1..12_u8, 1..20_000_u64).prop_map(|(amount, ttl_ms)| Op::Reserve { amount, ttl_ms }),
+        3 => (0..8_usize, any::<u8>()).prop_map(|(at, part)| Op::Commit { at, part }),
+        1 => (0..8_usize, 1..20_000_u64).prop_map(|(at, ttl_ms)| Op::Extend { at, ttl_ms }),
+        3 => (0..9_000_u64).prop_map(Op::Wait),
+    ]
+}
+
+struct Live {
+    id: u128,
+    amount: u32,
+    until: Timestamp,
+}
+
+fn all_of(store: &Store, now: Timestamp) -> Vec<StoredCounter> {
+    let (mut all, mut from) = (Vec::new(), Some(Cursor::default()));
+    while let Some(cursor) = from {
+        from = store.scan(cursor, now, 100, |_| true, &mut all);
+    }
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+    /// Beside a store without reservations, in which each commit is a plain check: what a store
+    /// with reservations admits, that one admits, and the commits too.
+    #[test]
+    fn what_is_reserved_is_there_when_it_is_committed(
+        algorithm in prop::sample::select(Algorithm::ALL.to_vec()),
+        limit in 1..40_u32,
+        ops in prop::collection::vec(op(), 1..80),
+    ) {
+        let of = counters(&[(algorithm, limit, Span::from_secs(20))]);
+        let (store, plain) = (empty_store(), empty_store());
+        let (mut now, mut live, mut next) = (NOW, Vec::<Live>::new(), 0_u128);
+        for op in ops {
+            live.retain(|it| it.until > now);
+            let reserved: u32 = live.iter().map(|it| it.amount).sum();
+            let free = left(&plain, &of, now).saturating_sub(reserved);
+            prop_assert_eq!(left(&store, &of, now), free);
+            match op {
+                Op::Check(hits) => {
+                    let hits = Hits::new(i64::from(hits));
+                    let verdict = store.check(&of, hits, now)[0];
+                    prop_assert_eq!(verdict.allowed, hits.charge() <= u64::from(free));
+                    if verdict.allowed {
+                        let alone = plain.check(&of, hits, now)[0];
+                        prop_assert!(alone.allowed);
+                        prop_assert_eq!(verdict.remaining, alone.remaining - reserved);
+                    } else if algorithm == Algorithm::FixedWindow && reserved == 0 {
+                        // It counts what it refuses.
+                        plain.check(&of, hits, now);
+                    } else if let Retry::After(wait) = verdict.retry {
+                        now = now.plus(wait);
+                        let Verdict { allowed, .. } = store.check(&of, hits, now)[0];
+                        prop_assert!(allowed, "refused although it waited for {}", wait);
+                        plain.check(&of, hits, now);
+                    }
+                }
+                Op::Reserve { amount, ttl_ms } => {
+                    let (amount, ttl) = (u32::from(amount), Span::from_millis(ttl_ms));
+                    next += 1;
+                    let reserve = Reserve { key: key(&of, next), amount, ttl };
+                    let reserved = store.reserve_if(&of, &reserve, None, now, || true);
+                    let reserved = reserved.expect("owned");
+                    prop_assert_eq!(is_reserved(&reserved), amount <= free);
+                    if is_reserved(&reserved) {
+                        live.push(Live { id: next, amount, until: now.plus(reserved.ttl) });
+                    }
+                }
+                Op::Commit { at, part } if at < live.len() => {
+                    let Live { id, amount, .. } = live.swap_remove(at);
+                    let cost = i64::from(amount) * i64::from(part) / 255;
+                    let settlement = commit(&store, &of, id, cost, now);
+                    prop_assert_eq!(settlement.settled, Settled::Committed);
+                    prop_assert!(plain.check(&of, Hits::new(cost), now)[0].allowed);
+                }
+                Op::Extend { at, ttl_ms } if at < live.len() => {
+                    let (ttl, it) = (Span::from_millis(ttl_ms), &mut live[at]);
+                    let reserve = Reserve { key: key(&of, it.id), amount: it.amount, ttl };
+                    let again = store.reserve_if(&of, &reserve, None, now, || true);
+                    prop_assert!(again.is_some_and(|again| is_reserved(&again)));
+                    it.until = it.until.max(now.plus(ttl));
+                }
+                Op::Commit { .. } | Op::Extend { .. } => {}
+                Op::Wait(ms) => now = now.plus(Span::from_millis(ms)),
+            }
+        }
+    }
+
+    /// Copies arrive in any order, some of them twice, and what takes over answers the same.
+    #[test]
+    fn a_replica_knows_what_is_reserved(
+        ops in prop::collection::vec((op(), any::<bool>()), 1..60),
+    ) {
+        let of = counters(&[(Algorithm::SlidingWindowCounter, 30, Span::from_secs(20))]);
+        let (store, replica) = (empty_store(), empty_store());
+        let (mut now, mut next, mut copies) = (NOW, 0_u128, Vec::new());
+        for (op, is_copied) in ops {
+            match op {
+                Op::Check(hits) => drop(store.check(&of, Hits::new(i64::from(hits)), now)),
+                Op::Reserve { amount, .. } => {
+                    next += 1;
+                    reserve(&store, &of, next, u32::from(amount), now);
+                }
+                Op::Commit { at, part } => {
+                    commit(&store, &of, at as u128, i64::from(part % 8), now);
+                }
+                Op::Extend { at, .. } => drop(reserve(&store, &of, at as u128, 3, now)),
+                Op::Wait(ms) => now = now.plus(Span::from_millis(ms)),
+            }
+            if is_copied {
+                copies.extend(all_of(&store, now));
+            }
+        }
+        copies.extend(all_of(&store, now));
+        copies.reverse();
+        for copy in copies.iter().chain(copies.iter().take(3)) {
+            replica.merge(copy.clone(), now);
+        }
+        prop_assert_eq!(left(&replica, &of, now), left(&store, &of, now));
+        for id in 1..=next {
+            let settled = |it: &Store| commit(it, &of, id, 1, now).settled;
+            prop_assert_eq!(settled(&replica), settled(&store));
+        }
+        prop_assert_eq!(left(&replica, &of, now), left(&store, &of, now));
+    }
+
+    #[test]
+    fn the_joined_copies_of_a_reservation_do_not_depend_on_their_order(
+        copies in prop::collection::vec((0..100_u64, any::<bool>()), 1..6),
+    ) {
+        let of = a_minute(10);
+        let copy = |&(seconds, is_settled): &(u64, bool)| {
+            let (store, now) = (empty_store(), NOW.plus(Span::from_secs(seconds)));
+            reserve(&store, &of, 1, 5, now);
+            if is_settled {
+                commit(&store, &of, 1, 0, now);
+            }
+            store.get(key(&of, 1), now).expect("stored")
+        };
+        let copies: Vec<StoredCounter> = copies.iter().map(copy).collect();
+        let joined = |copies: &mut dyn Iterator<Item = &StoredCounter>| {
+            let store = empty_store();
+            for copy in copies {
+                store.merge(copy.clone(), NOW);
+            }
+            let joined = store.get(key(&of, 1), NOW).expect("stored");
+            (joined.state, joined.expires)
+        };
+        let forward = joined(&mut copies.iter());
+        prop_assert_eq!(&joined(&mut copies.iter().rev().chain(&copies)), &forward);
+        let until = forward.0.reservation().expect("a reservation").until;
+        prop_assert!(until <= seconds(100).plus(TTL_MAX));
+    }
+}
