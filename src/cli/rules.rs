@@ -19,6 +19,7 @@ use tidegate_limiter::quota::Quota;
 use tidegate_ownership::membership::MEMBERS_MAX;
 use tidegate_rules::book::{Book, Rule};
 use tidegate_rules::load::{self, Options, Source};
+use tidegate_rules::rule::InFlightLimits;
 use tidegate_rules::yaml::Mark;
 use tidegate_rules::{Error, Match, Step, Via, Warning};
 
@@ -276,7 +277,13 @@ fn test_text(
     for quota in &rule.limits {
         let _ = writeln!(text, "  limit {}", quota_text(quota));
     }
-    if rule.limits.is_empty() {
+    let InFlightLimits { everywhere, at_node } = rule.in_flight;
+    for (limit, at) in [(everywhere, "all nodes together"), (at_node, "each node")] {
+        if let Some(limit) = limit {
+            let _ = writeln!(text, "  at most {limit} in flight at {at}, behind a proxy listener");
+        }
+    }
+    if rule.limits.is_empty() && !rule.in_flight.is_limited() {
         text.push_str("  unlimited\n");
     }
     let (mode, scope) = (word(rule.mode), word(rule.scope));
@@ -346,6 +353,8 @@ fn test_json(domain: &str, found: Option<&Match<'_>>) -> Value {
         "name": rule.name.as_deref(),
         "steps": steps.iter().map(step).collect::<Vec<_>>(),
         "limits": rule.limits.iter().map(limit).collect::<Vec<_>>(),
+        "concurrency": rule.in_flight.everywhere,
+        "node_concurrency": rule.in_flight.at_node,
         "mode": rule.mode,
         "granting_nodes_max": leased.then(|| granting_nodes_max(&rule.limits).unwrap_or(0)),
         "scope": rule.scope,

@@ -120,7 +120,7 @@ pub(super) struct Shared {
     /// Id of the next call with checks that are forwarded.
     pub(super) next_check_id: AtomicU64,
     /// Applies to requests that do not come from Envoy.
-    without_envoy: Envoy,
+    pub(super) without_envoy: Envoy,
 }
 
 /// Verdicts by source since the start, in descriptors; read by the metrics.
@@ -154,6 +154,21 @@ pub struct Counters {
     pub hits_granted: AtomicU64,
     /// Of those, hits that were given back, or confirmed by no replica, and are there again.
     pub taken_back: AtomicU64,
+    pub reservations: ReservationCounters,
+}
+
+/// Reservations of clients of this node, by what became of them.
+#[derive(Debug, Default)]
+pub struct ReservationCounters {
+    pub reserved: AtomicU64,
+    pub refused: AtomicU64,
+    pub committed: AtomicU64,
+    /// Committed with a cost of zero.
+    pub released: AtomicU64,
+    /// Committed before; nothing was counted.
+    pub repeated: AtomicU64,
+    /// Committed under an id that was unknown, or whose reservation had ended.
+    pub reported: AtomicU64,
 }
 
 /// The state of a check after everything that this node can do alone.

@@ -342,7 +342,7 @@ impl Decider {
 
     /// Whether this node has every lease that it needs to decide the key at `token`, or to learn
     /// who does: its own, and that of its region for a global key at home in it.
-    fn has_leases(&self, scope: Scope, token: u64, topology: &Topology) -> bool {
+    pub(super) fn has_leases(&self, scope: Scope, token: u64, topology: &Topology) -> bool {
         let ownership = &self.shared.node.ownership;
         let is_of_region = scope == Scope::Global && topology.homes().is_here(token);
         ownership.has_lease() && (!is_of_region || ownership.has_region_lease())

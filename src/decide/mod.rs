@@ -45,6 +45,7 @@ mod grant_ledger;
 #[cfg(test)]
 mod grant_model;
 mod held_grants;
+mod in_flight;
 mod leased;
 mod leased_refunds;
 mod limits;
@@ -54,6 +55,7 @@ mod overshoot;
 mod owner;
 mod plan;
 mod region_limits;
+mod reserve;
 mod routing_attempts;
 mod shares;
 mod status;
@@ -64,5 +66,10 @@ pub use check::{
     VerdictSource,
 };
 pub use decider::{Counters, Decider, LocalNode, Options, Peers, Rules};
+pub use in_flight::{Entered, LimitInFlight, Place};
 pub use leased::{NoGrants, granting_nodes_max};
 pub use region_limits::{REGIONS_MAX as SHARES_MAX, regions_sharing};
+pub use reserve::{
+    COMMIT_PATIENCE, CommitRequest, Committed, Reservation, Reserve, ReserveRequest, TTL_DEFAULT,
+    Uncommitted,
+};

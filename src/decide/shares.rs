@@ -173,7 +173,7 @@ impl Decider {
     }
 
     /// Whether regions share the limits of this rule, if they can be shared.
-    fn is_divided(&self, rule: &Rule) -> bool {
+    pub(super) fn is_divided(&self, rule: &Rule) -> bool {
         let Shared { node, peers, .. } = &*self.shared;
         (rule.mode, rule.scope) == (Mode::Leased, Scope::Global)
             && peers.is_some()

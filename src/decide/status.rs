@@ -91,7 +91,7 @@ pub(super) fn is_within(verdicts: &[Verdict]) -> bool {
 }
 
 /// Index of the most restrictive verdict; see [`Status::leading`].
-fn leading(verdicts: &[Verdict]) -> Option<usize> {
+pub(super) fn leading(verdicts: &[Verdict]) -> Option<usize> {
     let weight = |verdict: &Verdict| {
         let wait = match verdict.retry {
             Retry::Now => 0,

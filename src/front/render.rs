@@ -96,6 +96,9 @@ pub fn headers(response: &CheckResponse, headers: &mut HeaderMap) {
 /// Why a request that would have to wait for longer than it may is refused.
 pub const QUEUE_TOO_LONG: &str = "the queue is longer than a request may be held; try again later";
 
+/// Why a request is refused that would pass as soon as others have ended.
+pub const TOO_MANY_IN_FLIGHT: &str = "too many requests are in flight; try again later";
+
 /// Why a request is refused, and when it may pass, in one line.
 pub fn refusal(response: &CheckResponse) -> String {
     match most_restrictive(response).map_or(Retry::Now, |verdict| verdict.retry) {

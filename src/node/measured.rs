@@ -7,7 +7,10 @@ use tidegate_limiter::engine::Verdict;
 use tidegate_rules::tally::Tallies;
 
 use crate::config::Envoy;
-use crate::decide::{CheckRequest, CheckResponse, Decide, Decider, Throttle, ThrottleRequest};
+use crate::decide::{
+    CheckRequest, CheckResponse, CommitRequest, Committed, Decide, Decider, Entered, LimitInFlight,
+    Reservation, Reserve, ReserveRequest, Throttle, ThrottleRequest, Uncommitted,
+};
 use crate::observe::metrics::Listener;
 
 /// Decides, and records outcome and duration in the listener's metrics.
@@ -44,6 +47,33 @@ impl Decide for Measured {
 
     fn tallies(&self) -> Option<&Tallies> {
         self.decider.tallies()
+    }
+}
+
+impl Reserve for Measured {
+    async fn reserve(&self, request: ReserveRequest<'_>) -> Reservation {
+        let start = self.clock.monotonic();
+        let answer = self.decider.reserve(request).await;
+        self.listener.latency.record(self.clock.monotonic().since(start));
+        let is_allowed = answer.response.allowed;
+        if is_allowed {
+            self.listener.allowed.inc()
+        } else {
+            self.listener.denied.inc()
+        };
+        answer
+    }
+
+    /// No verdict, so it counts as neither.
+    async fn commit(&self, request: CommitRequest<'_>) -> Result<Committed, Uncommitted> {
+        self.decider.commit(request).await
+    }
+}
+
+impl LimitInFlight for Measured {
+    /// A part of a verdict that is recorded already.
+    async fn enter(&self, request: CheckRequest<'_>) -> Entered {
+        self.decider.enter(request).await
     }
 }
 

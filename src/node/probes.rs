@@ -168,6 +168,16 @@ fn decisions(core: &Core, readings: &mut Readings) {
     readings.add(names::FORWARD_DUPLICATES, read(&counters.deduplicated));
     readings.add(names::FORWARD_EXPIRED, read(&counters.expired));
     readings.add(names::UNCONFIRMED, read(&counters.unconfirmed));
+    let reservations = &counters.reservations;
+    let outcomes = [
+        ("reserved", read(&reservations.reserved)),
+        ("refused", read(&reservations.refused)),
+        ("committed", read(&reservations.committed)),
+        ("released", read(&reservations.released)),
+        ("repeated", read(&reservations.repeated)),
+        ("reported", read(&reservations.reported)),
+    ];
+    readings.add_each(names::RESERVATIONS, "outcome", outcomes);
     let (hits, held) = core.decider.granted_hits();
     let hits = hits.read();
     let fates = [

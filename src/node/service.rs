@@ -42,6 +42,16 @@ impl Service for PeerService {
             Call::CombinedCheck(CombinedCheck { first, further, ask }) => {
                 return self.check(from, &first, &further, ask);
             }
+            Call::Reserve(call) => {
+                if from.has_run_for(call.deadline, self.clock.monotonic()) {
+                    self.decider.counters().expired.fetch_add(1, Ordering::Relaxed);
+                    return ServiceReply::Ready(Reply::Expired);
+                }
+                return self.once_copied(from, self.decider.reserve_for_peer(&call));
+            }
+            Call::Commit(call) => {
+                return self.once_copied(from, self.decider.commit_for_peer(&call));
+            }
             Call::GiveBack(unspent) => {
                 self.decider.given_back((&from.id, from.generation), &unspent);
                 Reply::Done
@@ -127,6 +137,18 @@ impl PeerService {
         match self.decider.confirmation(sender, check, further, &reply) {
             Some(confirmed) => ServiceReply::Deferred(Box::pin(confirmed)),
             None => ServiceReply::Ready(reply),
+        }
+    }
+
+    /// The reply, or the one that waits for a replica.
+    fn once_copied(
+        &self,
+        from: &Peer,
+        (reply, copied): (Reply, Option<impl Future<Output = Reply> + Send + 'static>),
+    ) -> ServiceReply {
+        match copied {
+            Some(copied) => ServiceReply::Deferred(Box::pin(copied)),
+            None => ServiceReply::Ready(self.noted(from, reply)),
         }
     }
 

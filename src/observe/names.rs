@@ -47,6 +47,10 @@ pub const FORWARD_EXPIRED: Metric =
     counter("forward_expired", "Forwarded checks that were read after their deadline, not counted");
 pub const UNCONFIRMED: Metric =
     counter("unconfirmed", "Hits counted but not confirmed by a replica in time");
+pub const RESERVATIONS: Metric = counter(
+    "reservations",
+    "Reservations and commits of clients of this node, by what became of them",
+);
 pub const GRANTS_HELD_HITS: Metric = counter(
     "grant_hits",
     "Hits that owners granted to this node, by fate: those received were spent, given back, \

@@ -14,17 +14,20 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use smallvec::{SmallVec, smallvec};
 use tidegate_cluster::consensus::engine::Engine;
-use tidegate_cluster::mesh::codec::{self, COMBINED_CHECKS, FRAME_BYTES_MAX, VERSION};
+use tidegate_cluster::mesh::codec::{
+    self, COMBINED_CHECKS, FRAME_BYTES_MAX, RESERVATIONS, VERSION,
+};
 use tidegate_cluster::mesh::wire::{
-    Call, Check, CombinedCheck, CombinedVerdicts, Digest, GiveBack, GlobalPing, GlobalPong, Grant,
-    GrantAsk, Group, Handoff, HandoffStep, Hello, HelloReply, MapCall, Numbered, PingStatus,
-    PongStatus, Refusal, Reply, SharedSettings, StateEntry, Sync, SyncEntry, SyncRole,
+    Call, Check, CombinedCheck, CombinedVerdicts, CommitCall, Digest, GiveBack, GlobalPing,
+    GlobalPong, Grant, GrantAsk, Group, Handoff, HandoffStep, Hello, HelloReply, MapCall, Numbered,
+    PingStatus, PongStatus, Refusal, Reply, ReserveCall, SharedSettings, StateEntry, Sync,
+    SyncEntry, SyncRole,
 };
 use tidegate_limiter::engine::delta::DeltaSlice;
 use tidegate_limiter::engine::{ActorId, Delta, Retry, State, Verdict, decide, decide_eventual};
 use tidegate_limiter::policy::{Durability, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
-use tidegate_limiter::store::{Counter, KeyHash};
+use tidegate_limiter::store::{Counter, KeyHash, Settled};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::autopilot::{Complaints, JoinRequest};
 use tidegate_ownership::cluster_map::{
@@ -61,7 +64,7 @@ fn every_message_is_written_and_read_as_it_was_released() {
 #[test]
 fn a_claimed_length_reserves_no_memory() {
     // What follows the last byte of these is a length.
-    let heads: [&[u8]; 19] = [
+    let heads: [&[u8]; 21] = [
         &[0, 1, 7, 0],                               // Check, Region: counters
         &[0, 2, 0, 0],                               // Sync, Node, calm: entries
         &[0, 2, 0, 0, 1, 1, 1, 1, 2],                // … one entry: buckets
@@ -80,6 +83,8 @@ fn a_claimed_length_reserves_no_memory() {
         &[0, 1, 1],                                  // Reply: Verdicts
         &[0, 10, 7, 0, 0, 2, 0, 0],                  // CombinedCheck: further
         &[0, 13],                                    // Reply: CombinedVerdicts
+        &[0, 14],                                    // Reply: Reserved
+        &[0, 15, 0],                                 // Reply: Committed
         &[],                                         // Hello: cluster
     ];
     let before = peak_virtual_kib();
@@ -380,6 +385,29 @@ fn calls() -> Vec<(&'static str, Call)> {
         ),
         ("combined_recall", Call::Recall(KEY)),
         (
+            "reserve",
+            Call::Reserve(ReserveCall {
+                scope: Scope::Region,
+                counters: one.clone(),
+                reservation: KeyHash { token: KEY.token, tag: 70_000 },
+                amount: 4_000,
+                ttl: Span::from_secs(61),
+                durability: Durability::Replicated,
+                deadline: Span::from_millis(61_020),
+            }),
+        ),
+        (
+            "commit",
+            Call::Commit(CommitCall {
+                scope: Scope::Global,
+                counters: one.clone(),
+                reservation: KeyHash { token: KEY.token, tag: 70_000 },
+                cost: Hits::new(350),
+                remembered: Span::from_secs(60),
+                durability: Durability::Async,
+            }),
+        ),
+        (
             "ping",
             Call::Ping {
                 clock: NOW,
@@ -424,6 +452,10 @@ fn calls() -> Vec<(&'static str, Call)> {
         ("sync_owner", sync(SyncRole::Owner, true)),
         ("sync_region", sync(SyncRole::Region, false)),
         ("states", Call::States(states().into_iter().map(entry).collect())),
+        (
+            "states_of_reservations",
+            Call::States([false, true].map(reservation).map(entry).to_vec()),
+        ),
         ("gossip", Call::Gossip(vec![0, 1, 2, 255])),
         ("handoff_offer", handoff(HandoffStep::Offer)),
         ("handoff_release", handoff(HandoffStep::Release { number: 300, ranges: ranges() })),
@@ -485,12 +517,16 @@ fn replies() -> Vec<(&'static str, Reply)> {
         (
             "combined_verdicts_with_grant",
             Reply::CombinedVerdicts(CombinedVerdicts {
-                verdicts: two,
+                verdicts: two.clone(),
                 is_confirmed: true,
                 grant: Some(Grant { hits: 16, term: Span::from_secs(1) }),
                 may_end_early: false,
             }),
         ),
+        ("reserved", Reply::Reserved { verdicts: two.clone(), ttl: Span::from_secs(60) }),
+        ("committed", Reply::Committed { settled: Settled::Committed, verdicts: two.clone() }),
+        ("committed_again", Reply::Committed { settled: Settled::Again, verdicts: two.clone() }),
+        ("committed_report", Reply::Committed { settled: Settled::Reported, verdicts: two }),
         (
             "pong",
             Reply::Pong {
@@ -545,6 +581,10 @@ fn replies() -> Vec<(&'static str, Reply)> {
     ]
 }
 
+fn reservation(is_settled: bool) -> State {
+    State::Reservation { until: NOW.plus(Span::from_secs(60)), amount: 70_000, is_settled }
+}
+
 // === frames as files ===
 
 #[derive(Default)]
@@ -590,7 +630,13 @@ impl Golden {
 
 /// The version of the protocol in which a message came. Later ones write it in the same way.
 fn released_with(name: &str) -> u8 {
-    if name.contains("combined") { COMBINED_CHECKS } else { 4 }
+    match name {
+        _ if name.contains("combined") => COMBINED_CHECKS,
+        _ if ["reserve", "commit", "reservation"].iter().any(|it| name.contains(it)) => {
+            RESERVATIONS
+        }
+        _ => 4,
+    }
 }
 
 fn folder() -> PathBuf {

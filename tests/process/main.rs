@@ -10,6 +10,7 @@
 mod agreed_membership;
 mod bad_input;
 mod cli_binary;
+mod concurrency;
 mod crashed_owner;
 mod demo;
 mod drained_node;
@@ -27,6 +28,7 @@ mod partitioned_regions;
 mod paused_owner;
 mod proxy_command;
 mod replaced_voters;
+mod reservations;
 mod rotated_certificates;
 mod rules_reload;
 mod stats_bounds;

@@ -21,6 +21,7 @@
 //! ```
 //!
 //! - [`rls`]: the messages of the rate limit service
+//! - [`kuadrant_rls`]: those of Kuadrant's, which adds reservations
 //! - [`xds`]: the messages of discovery, and the resources that carry rules
 //! - [`google::protobuf`]: `Struct`, `Duration`, `Any`
 
@@ -50,6 +51,16 @@ pub mod rls {
         "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 }
 
+/// Kuadrant's rate limit service: [`rls`] with a report and with reservations.
+pub mod kuadrant_rls {
+    pub use crate::kuadrant::service::ratelimit::v1::{
+        CommitRequest, CommitResponse, ReserveRequest, ReserveResponse,
+    };
+
+    /// The full name of the service.
+    pub const SERVICE_NAME: &str = "kuadrant.service.ratelimit.v1.RateLimitService";
+}
+
 /// Aggregated discovery, state of the world.
 pub mod xds {
     pub use crate::envoy::config::core::v3::Node;
@@ -66,7 +77,7 @@ pub mod xds {
     pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 }
 
-pub use generated::{envoy, google, ratelimit};
+pub use generated::{envoy, google, kuadrant, ratelimit};
 
 // Modules are nested as the protobuf packages are: generated paths are relative to them.
 #[allow(
@@ -121,6 +132,17 @@ mod generated {
         }
         pub mod rpc {
             include!("generated/google.rpc.rs");
+        }
+    }
+
+    /// `kuadrant.*`, from Kuadrant/limitador.
+    pub mod kuadrant {
+        pub mod service {
+            pub mod ratelimit {
+                pub mod v1 {
+                    include!("generated/kuadrant.service.ratelimit.v1.rs");
+                }
+            }
         }
     }
 

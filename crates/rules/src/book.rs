@@ -29,12 +29,23 @@ pub struct Book {
     warnings: Warnings,
     fingerprint: u64,
     is_loaded: bool,
+    limits_in_flight: bool,
 }
 
 impl Book {
     pub(super) fn new(domains: BTreeMap<Box<str>, Level>, warnings: Warnings) -> Self {
         let fingerprint = fingerprint::of(&domains);
-        Self { domains, warnings, fingerprint, is_loaded: true }
+        let mut book =
+            Self { domains, warnings, fingerprint, is_loaded: true, limits_in_flight: false };
+        let is_limited = |rule: &Arc<Rule>| rule.in_flight.is_limited();
+        let limits_in_flight = book.rules().any(is_limited);
+        book.limits_in_flight = limits_in_flight;
+        book
+    }
+
+    /// Whether any rule limits the requests in flight.
+    pub fn limits_in_flight(&self) -> bool {
+        self.limits_in_flight
     }
 
     /// The book before any rules were loaded. It limits nothing, and [`Book::is_loaded`] is false.

@@ -12,7 +12,7 @@ use tidegate_limiter::quota::Quota;
 
 use super::level::{Branch, Level};
 use super::metadata::{Metadata, Value};
-use super::rule::Rule;
+use super::rule::{InFlightLimits, Rule};
 
 /// Incremented when the canonical form changes, so that two versions never match by chance.
 const FORM: &str = "tidegate rules 3";
@@ -64,6 +64,14 @@ impl Form {
         self.list(rule.replaces.iter(), |form, name| form.text(name));
         self.list(rule.metadata.iter(), |form, metadata| form.metadata(metadata));
         self.list(rule.limits.iter(), Self::quota);
+        // Absent from the form of rules that have none, so that theirs stays as it was.
+        if rule.in_flight.is_limited() {
+            let InFlightLimits { everywhere, at_node } = rule.in_flight;
+            self.text("in flight");
+            for limit in [everywhere, at_node] {
+                self.number(limit.map_or(u64::MAX, u64::from));
+            }
+        }
     }
 
     fn quota(&mut self, quota: &Quota) {

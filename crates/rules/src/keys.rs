@@ -52,6 +52,8 @@ const ALL: &[Key] = &[
     ours("scope", &[Section::Descriptor, Section::RateLimit]),
     ours("on_unavailable", &[Section::Descriptor, Section::RateLimit]),
     ours("durability", &[Section::Descriptor, Section::RateLimit]),
+    ours("concurrency", &[Section::Descriptor]),
+    ours("node_concurrency", &[Section::Descriptor]),
 ];
 
 /// The key of this name.

@@ -10,7 +10,7 @@ use tidegate_limiter::units::Span;
 use super::error::{Error, Reason, Warnings};
 use super::fields::Fields;
 use super::keys::Section;
-use super::rule::{Defaults, Rule};
+use super::rule::{Defaults, InFlightLimits, Rule};
 use super::yaml::{Kind, Node};
 
 /// Most limits of one rule. They are decided together under one lock.
@@ -25,7 +25,11 @@ pub(super) fn read<'a>(
     defaults: &Defaults,
     warnings: &mut Warnings,
 ) -> Result<Option<Rule>, Error> {
+    let in_flight = read_in_flight(descriptor)?;
     let Some(node) = descriptor.node("rate_limit") else {
+        if in_flight.is_limited() {
+            return Ok(Some(Rule { in_flight, ..policy(id, &[descriptor], defaults)? }));
+        }
         warn_without_limit(descriptor, warnings);
         return Ok(None);
     };
@@ -61,8 +65,14 @@ pub(super) fn read<'a>(
         rule.name = rule.name.or_else(|| own.map(Arc::from));
     }
     rule.replaces = replaces.into();
+    rule.in_flight = in_flight;
     warn_of_strict_lease(&rule, &sources, warnings);
     Ok(Some(rule))
+}
+
+fn read_in_flight(descriptor: &Fields<'_>) -> Result<InFlightLimits, Error> {
+    let read = |key| descriptor.integer(key, 1, u32::MAX);
+    Ok(InFlightLimits { everywhere: read("concurrency")?, at_node: read("node_concurrency")? })
 }
 
 /// Policy is not inherited: what a descriptor sets applies to its own limit only.

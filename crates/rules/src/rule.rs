@@ -32,6 +32,8 @@ pub struct Rule {
     pub shadow: bool,
     /// A request is over its quota rules only when all of them refuse it.
     pub quota_mode: bool,
+    /// Limits of the requests in flight. Only a proxy knows when a request has ended.
+    pub in_flight: InFlightLimits,
     /// Names of rules that do not apply to a request to which this rule applies.
     pub replaces: Box<[Arc<str>]>,
     /// Sent to Envoy with a request that this rule admitted.
@@ -80,10 +82,27 @@ impl Rule {
             durability: Durability::default(),
             shadow: false,
             quota_mode: false,
+            in_flight: InFlightLimits::default(),
             replaces: Box::default(),
             metadata: None,
             stats: Arc::default(),
         }
+    }
+}
+
+/// How many requests of a descriptor may be in flight at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct InFlightLimits {
+    /// `concurrency`: at all nodes together.
+    pub everywhere: Option<u32>,
+    /// `node_concurrency`: at each node.
+    pub at_node: Option<u32>,
+}
+
+impl InFlightLimits {
+    /// Whether there is any.
+    pub const fn is_limited(&self) -> bool {
+        self.everywhere.is_some() || self.at_node.is_some()
     }
 }
 

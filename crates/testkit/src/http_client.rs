@@ -82,8 +82,22 @@ impl Http {
 
     /// `POST /v1/check`.
     pub async fn check(&self, addr: SocketAddr, body: &Value) -> Result<Reply, String> {
+        self.post(addr, "/v1/check", body).await
+    }
+
+    /// `POST` of a JSON body.
+    ///
+    /// # Errors
+    ///
+    /// As [`Http::send`].
+    pub async fn post(
+        &self,
+        addr: SocketAddr,
+        target: &str,
+        body: &Value,
+    ) -> Result<Reply, String> {
         let headers = [("content-type", "application/json")];
-        self.send(Method::POST, addr, "/v1/check", &headers, body.to_string()).await
+        self.send(Method::POST, addr, target, &headers, body.to_string()).await
     }
 }
 

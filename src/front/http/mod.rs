@@ -3,6 +3,7 @@
 //! | path | purpose |
 //! |---|---|
 //! | `POST /v1/check` | Envoy's `RateLimitRequest` as JSON; 200 or the denied status |
+//! | `POST /v1/reserve`, `/v1/commit`, `/v1/release` | costs that are known late |
 //! | `/auth`, `/auth/…` | forward-auth for nginx, Traefik, Caddy, `HAProxy`; any method |
 //! | `/json` | the same, with the statuses of envoyproxy/ratelimit |
 //! | `/healthcheck` | readiness, likewise |
@@ -23,6 +24,7 @@ pub mod json;
 mod listener;
 pub(super) mod original;
 pub mod path;
+mod reserve;
 mod status_pages;
 
 use std::sync::Arc;
@@ -33,12 +35,15 @@ use axum::routing::{any, get, post};
 pub use listener::HttpListener;
 
 use super::Probes;
-use crate::decide::Decide;
+use crate::decide::Reserve;
 
 /// The routes of the HTTP listener.
-pub fn router<D: Decide, P: Probes>(listener: HttpListener<D, P>) -> Router {
+pub fn router<D: Reserve, P: Probes>(listener: HttpListener<D, P>) -> Router {
     Router::new()
         .route("/v1/check", post(check::check::<D, P>))
+        .route("/v1/reserve", post(reserve::reserve::<D, P>))
+        .route("/v1/commit", post(reserve::commit::<D, P>))
+        .route("/v1/release", post(reserve::release::<D, P>))
         .route("/json", any(check::envoy_check::<D, P>))
         .route("/healthcheck", any(status_pages::healthcheck::<D, P>))
         .route("/auth", any(auth::auth::<D, P>))

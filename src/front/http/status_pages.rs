@@ -46,6 +46,9 @@ pub(super) async fn index() -> Response {
         "version": env!("CARGO_PKG_VERSION"),
         "endpoints": {
             "POST /v1/check": "decide a RateLimitRequest in its JSON form",
+            "POST /v1/reserve": "keep an amount of limits free for work whose cost is known late",
+            "POST /v1/commit": "count what it cost, once, and end the reservation",
+            "POST /v1/release": "end a reservation that cost nothing",
             "/json": "the same with the statuses of envoyproxy/ratelimit",
             "/healthcheck": "OK while traffic may be sent here, as in envoyproxy/ratelimit",
             "/auth": "forward-auth for nginx, Traefik, Caddy, HAProxy",

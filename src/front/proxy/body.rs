@@ -65,7 +65,7 @@ pub(super) struct PassedBody {
     /// Runs while the next part is awaited.
     idle: Option<Pin<Box<Sleep>>>,
     is_waiting: bool,
-    _in_flight: InFlight,
+    in_flight: InFlight,
     /// Written to the access log when the body ends.
     record: Option<Box<Record>>,
 }
@@ -153,9 +153,16 @@ impl ResponseBody {
         record: Option<Box<Record>>,
     ) -> Self {
         let (idle, is_waiting) = (None, false);
-        let body =
-            PassedBody { body, idle_timeout, idle, is_waiting, _in_flight: in_flight, record };
+        let body = PassedBody { body, idle_timeout, idle, is_waiting, in_flight, record };
         Self::Passed(Box::new(body))
+    }
+}
+
+impl Drop for PassedBody {
+    fn drop(&mut self) {
+        if self.body.is_end_stream() {
+            self.in_flight.is_done();
+        }
     }
 }
 

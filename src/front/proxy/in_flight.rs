@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::decide::Place;
+
 /// Requests at one server; clones share the count.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Load(Arc<AtomicUsize>);
@@ -13,6 +15,8 @@ pub(super) struct Load(Arc<AtomicUsize>);
 #[derive(Debug)]
 pub(super) struct InFlight {
     load: Load,
+    /// Its place among the requests that a rule limits.
+    place: Option<Place>,
     /// One of the requests at all servers.
     _permit: Arc<OwnedSemaphorePermit>,
 }
@@ -26,7 +30,19 @@ impl Load {
 impl InFlight {
     pub(super) fn new(load: &Load, permit: &Arc<OwnedSemaphorePermit>) -> Self {
         load.0.fetch_add(1, Ordering::Relaxed);
-        Self { load: load.clone(), _permit: Arc::clone(permit) }
+        Self { load: load.clone(), place: None, _permit: Arc::clone(permit) }
+    }
+
+    /// The request has a place, until this is dropped.
+    pub(super) fn has(&mut self, place: Option<Place>) {
+        self.place = place;
+    }
+
+    /// The last byte of the response has come.
+    pub(super) fn is_done(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.is_done();
+        }
     }
 }
 

@@ -24,7 +24,7 @@ use super::rejection::{self, Form};
 use super::tunnel::{self, Switch};
 use super::upstream::{Head, UpstreamStats, Upstreams};
 use crate::config::{Auth, Config, proxy};
-use crate::decide::{CheckRequest, CheckResponse, Decide};
+use crate::decide::{CheckRequest, CheckResponse, Entered, LimitInFlight, Place};
 use crate::front::bounds::{Bounds, Refusal};
 use crate::front::framing::{Ambiguity, Framing};
 use crate::front::http::descriptors::{self, HitsError};
@@ -77,13 +77,14 @@ enum Error {
 
 /// What the limits say of a request.
 enum Decision {
-    /// `None` when no limit applies.
-    Pass(Option<CheckResponse>),
+    /// The verdicts, `None` when no limit applies; and the place of a request whose number in
+    /// flight is limited.
+    Pass(Option<CheckResponse>, Option<Place>),
     Refuse(CheckResponse, Response<Full<Bytes>>),
 }
 
 /// The service of the listener.
-pub fn service<D: Decide>(listener: ProxyListener<D>) -> impl HttpService {
+pub fn service<D: LimitInFlight>(listener: ProxyListener<D>) -> impl HttpService {
     let listener = Arc::new(listener);
     tower::service_fn(move |request: Request<Incoming>| {
         let listener = Arc::clone(&listener);
@@ -96,7 +97,7 @@ pub fn bounds(bounds: &Bounds) -> Bounds {
     Bounds { send_timeout: SEND_TIMEOUT, ..bounds.clone() }
 }
 
-impl<D: Decide> ProxyListener<D> {
+impl<D: LimitInFlight> ProxyListener<D> {
     /// The proxy of a validated configuration.
     pub fn new(
         config: &Config,
@@ -142,8 +143,8 @@ impl<D: Decide> ProxyListener<D> {
             note(&decided, &mut record.entry);
         }
         let own = match decided {
-            Ok(Decision::Pass(answer)) => {
-                let passing = self.passed_on(parts, body, sender, form, switch, record);
+            Ok(Decision::Pass(answer, place)) => {
+                let passing = self.passed_on(parts, body, place, (sender, form), switch, record);
                 let mut response = passing.await;
                 if let Some(answer) = &answer {
                     render::headers(answer, response.headers_mut());
@@ -201,7 +202,7 @@ impl<D: Decide> ProxyListener<D> {
         let values = descriptors::values(&parts.headers, peer, &original, &self.mapping);
         let domain = self.mapping.domain.as_deref().unwrap_or_default();
         if values.is_empty() {
-            return Ok(Decision::Pass(None));
+            return Ok(Decision::Pass(None, None));
         }
         let descriptors: Vec<Descriptor<'_>> = values.iter().map(descriptors::borrowed).collect();
         self.bounds.admit(domain, &descriptors)?;
@@ -211,20 +212,27 @@ impl<D: Decide> ProxyListener<D> {
         let check = CheckRequest { domain, descriptors: &descriptors, hits, for_envoy: false };
         let deciding = pin!(self.decide.decide(check));
         let answer = within(self.bounds.request_timeout, deciding).await.ok_or(Error::Undecided)?;
-        let delay = render::delay(&answer).to_std();
-        let detail = if !answer.allowed {
-            render::refusal(&answer)
-        } else if self.queue.hold(delay).await.is_ok() {
-            return Ok(Decision::Pass(Some(answer)));
+        if !answer.allowed {
+            let detail = render::refusal(&answer);
+            let response = rejection::refused(&answer, self.denied_status, &detail, form);
+            return Ok(Decision::Refuse(answer, response));
+        }
+        let (refused, detail) = if self.queue.hold(render::delay(&answer).to_std()).await.is_err() {
+            (answer, render::QUEUE_TOO_LONG)
         } else {
-            // The request will not wait, so its hits are returned to the queue.
-            let returned = Hits::new(hits.get().saturating_neg());
-            let returning = self.decide.decide(CheckRequest { hits: returned, ..check });
-            let _ = within(self.bounds.request_timeout, pin!(returning)).await;
-            render::QUEUE_TOO_LONG.to_owned()
+            let entering = pin!(self.decide.enter(check));
+            let entered = within(self.bounds.request_timeout, entering).await;
+            match entered.ok_or(Error::Undecided)? {
+                Entered::Admitted(place) => return Ok(Decision::Pass(Some(answer), place)),
+                Entered::Refused(refused) => (refused, render::TOO_MANY_IN_FLIGHT),
+            }
         };
-        let response = rejection::refused(&answer, self.denied_status, &detail, form);
-        Ok(Decision::Refuse(answer, response))
+        // The request is not passed on, so its hits are given back.
+        let returned = Hits::new(hits.get().saturating_neg());
+        let returning = self.decide.decide(CheckRequest { hits: returned, ..check });
+        let _ = within(self.bounds.request_timeout, pin!(returning)).await;
+        let response = rejection::refused(&refused, self.denied_status, detail, form);
+        Ok(Decision::Refuse(refused, response))
     }
 
     /// The cost of the request. Only a proxy in front may name it; a client could use up a limit
@@ -239,8 +247,8 @@ impl<D: Decide> ProxyListener<D> {
         &self,
         parts: Parts,
         body: Incoming,
-        sender: Sender,
-        form: Form,
+        place: Option<Place>,
+        (sender, form): (Sender, Form),
         switch: Option<Switch>,
         mut record: Option<Box<Record>>,
     ) -> Response<ResponseBody> {
@@ -254,13 +262,14 @@ impl<D: Decide> ProxyListener<D> {
         }
         let is_grpc = form.is_grpc;
         let head = Head { method, path, headers, is_grpc, switch: protocols.clone() };
-        let (mut response, in_flight) = match self.upstreams.send(head, body).await {
+        let (mut response, mut in_flight) = match self.upstreams.send(head, body).await {
             Ok(sent) => sent,
             Err(failure) => {
                 let own = rejection::failed(failure.status(), &failure.to_string(), form);
                 return own_response(own, record);
             }
         };
+        in_flight.has(place);
         if let Some(record) = &mut record {
             record.responds(response.status().as_u16());
         }
@@ -298,8 +307,8 @@ impl<D: Decide> ProxyListener<D> {
 /// Writes down what was decided.
 fn note(decided: &Result<Decision, Error>, entry: &mut Entry) {
     let (verdict, answer) = match decided {
-        Ok(Decision::Pass(None)) => ("unlimited", None),
-        Ok(Decision::Pass(Some(answer))) => ("allowed", Some(answer)),
+        Ok(Decision::Pass(None, _)) => ("unlimited", None),
+        Ok(Decision::Pass(Some(answer), _)) => ("allowed", Some(answer)),
         Ok(Decision::Refuse(answer, _)) => ("refused", Some(answer)),
         Err(Error::Undecided | Error::Refusal(Refusal::NotLoaded)) => ("undecided", None),
         Err(_) => ("malformed", None),

@@ -6,7 +6,8 @@
 use tidegate_limiter::descriptor::Descriptor;
 use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::quota::Quota;
-use tidegate_limiter::units::Hits;
+use tidegate_limiter::store::{ReservationId, Settled};
+use tidegate_limiter::units::{Hits, Span};
 
 use super::command::{Command, command};
 use super::limit::{ThrottleLimit, reply};
@@ -14,7 +15,9 @@ use super::listener::Listener;
 use super::read::{Limits, Read, Words, read};
 use super::reply::Replies;
 use super::session::{Next, Session};
-use crate::decide::{CheckRequest, Throttle, ThrottleRequest};
+use crate::decide::{
+    CheckRequest, CheckResponse, CommitRequest, Reserve, ReserveRequest, Throttle, ThrottleRequest,
+};
 use crate::front::bounds::Bounds;
 
 /// Buffers that batches reuse, so that a hit allocates nothing.
@@ -57,7 +60,7 @@ fn limits(bounds: &Bounds, session: &Session) -> Limits {
 /// Decides the complete commands in `bytes` and writes their replies.
 ///
 /// Not cancel-safe: replies to commands that were counted are lost.
-pub(super) async fn run<D: Throttle>(
+pub(super) async fn run<D: Throttle + Reserve>(
     listener: &Listener<D>,
     session: &mut Session,
     bytes: &[u8],
@@ -87,7 +90,7 @@ struct Batch<'a, 'b, D> {
     last: Option<(ThrottleLimit, Quota)>,
 }
 
-impl<'a, D: Throttle> Batch<'a, '_, D> {
+impl<'a, D: Throttle + Reserve> Batch<'a, '_, D> {
     async fn run(&mut self, session: &mut Session, bytes: &'a [u8]) -> Progress {
         let mut words = Words::new();
         let mut at = 0;
@@ -148,6 +151,14 @@ impl<'a, D: Throttle> Batch<'a, '_, D> {
                 self.flush().await;
                 self.check(domain, descriptor, hits).await;
             }
+            Ok(Command::Reserve { domain, descriptor, amount, ttl, id }) => {
+                self.flush().await;
+                self.reserve((domain, descriptor), (amount, ttl, id), session).await;
+            }
+            Ok(Command::Commit { domain, descriptor, id, cost }) => {
+                self.flush().await;
+                self.commit((domain, descriptor), id, cost).await;
+            }
             Ok(Command::Session(command, args)) => {
                 self.flush().await;
                 return session.run(command, &args, &self.listener.credentials, self.replies);
@@ -206,11 +217,56 @@ impl<'a, D: Throttle> Batch<'a, '_, D> {
         }
         let request = CheckRequest { domain, descriptors: &descriptors, hits, for_envoy: false };
         let response = self.listener.decide.decide(request).await;
-        let leading = response.statuses.first().and_then(|status| status.leading_verdict());
-        self.replies.throttle(match leading {
-            Some(verdict) => reply(response.allowed, verdict.limit, verdict),
-            None => [i64::from(!response.allowed), -1, -1, -1, -1],
-        });
+        self.replies.throttle(numbers(&response));
+    }
+
+    /// The id, or null, and the numbers of `TG.CHECK`.
+    async fn reserve(
+        &mut self,
+        (domain, descriptor): (&str, Descriptor<'_>),
+        (amount, ttl, id): (u32, Option<Span>, Option<ReservationId>),
+        session: &Session,
+    ) {
+        let descriptors = [descriptor];
+        if let Err(refusal) = self.listener.bounds.admit(domain, &descriptors) {
+            return self.refuse(&format!("ERR {refusal}"));
+        }
+        let descriptors = &descriptors;
+        let request = ReserveRequest { domain, descriptors, amount, ttl, id };
+        let reserved = self.listener.decide.reserve(request).await;
+        self.replies.array(2);
+        match reserved.id {
+            Some(id) => self.replies.bulk(id.to_string().as_bytes()),
+            None => self.replies.null(session.protocol()),
+        }
+        self.replies.throttle(numbers(&reserved.response));
+    }
+
+    /// What became of it, and the numbers of `TG.CHECK`.
+    async fn commit(
+        &mut self,
+        (domain, descriptor): (&str, Descriptor<'_>),
+        id: Option<ReservationId>,
+        cost: u32,
+    ) {
+        let descriptors = [descriptor];
+        if let Err(refusal) = self.listener.bounds.admit(domain, &descriptors) {
+            return self.refuse(&format!("ERR {refusal}"));
+        }
+        let request = CommitRequest { domain, descriptors: &descriptors, id, cost };
+        match self.listener.decide.commit(request).await {
+            Ok(committed) => {
+                self.replies.array(2);
+                self.replies.bulk(match committed.settled {
+                    Settled::Committed => b"COMMITTED",
+                    Settled::Again => b"REPEATED",
+                    Settled::Reported => b"REPORTED",
+                });
+                self.replies.throttle(numbers(&committed.response));
+            }
+            // The code that Redis has for what may succeed later.
+            Err(error) => self.replies.error(&format!("TRYAGAIN {error}")),
+        }
     }
 
     fn quota(&mut self, key: &[u8], limit: ThrottleLimit) -> Result<Quota, String> {
@@ -233,6 +289,14 @@ impl<'a, D: Throttle> Batch<'a, '_, D> {
     fn refuse(&mut self, error: &str) {
         self.listener.stats.refused.add(1);
         self.replies.error(error);
+    }
+}
+
+/// The reply to a request with one descriptor.
+fn numbers(response: &CheckResponse) -> [i64; 5] {
+    match response.statuses.first().and_then(|status| status.leading_verdict()) {
+        Some(verdict) => reply(response.allowed, verdict.limit, verdict),
+        None => [i64::from(!response.allowed), -1, -1, -1, -1],
     }
 }
 

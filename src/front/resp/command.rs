@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use tidegate_limiter::descriptor::{Descriptor, Entry};
-use tidegate_limiter::units::Hits;
+use tidegate_limiter::store::{ParseReservationIdError, ReservationId};
+use tidegate_limiter::units::{Hits, Span};
 
 use super::limit::ThrottleLimit;
 use super::read::{Words, integer};
@@ -20,6 +21,24 @@ pub enum Command<'a> {
     },
     /// `TG.CHECK domain key value [key value ...] [HITS n]`.
     Check { domain: &'a str, descriptor: Descriptor<'a>, hits: Hits },
+    /// `TG.RESERVE domain key value [key value ...] AMOUNT n [TTL seconds] [ID id]`.
+    Reserve {
+        domain: &'a str,
+        descriptor: Descriptor<'a>,
+        amount: u32,
+        ttl: Option<Span>,
+        /// Of a reservation that is to last longer.
+        id: Option<ReservationId>,
+    },
+    /// `TG.COMMIT domain key value [key value ...] COST n [ID id]`, and
+    /// `TG.RELEASE domain key value [key value ...] ID id`, which costs nothing.
+    Commit {
+        domain: &'a str,
+        descriptor: Descriptor<'a>,
+        /// `None` reports a cost for which nothing was reserved.
+        id: Option<ReservationId>,
+        cost: u32,
+    },
     /// A command about the connection or the server, with its arguments.
     Session(SessionCommand, Words<'a>),
     /// `POST` or `Host:`: an HTTP request. The connection is closed, as in Redis, because web pages
@@ -56,7 +75,7 @@ pub enum SessionCommand {
 
 /// Name, arity (negative: at least as many words), summary and meaning of every command; `None` for
 /// those that charge a limit.
-pub const COMMANDS: [(&str, i64, &str, Option<SessionCommand>); 14] = [
+pub const COMMANDS: [(&str, i64, &str, Option<SessionCommand>); 17] = [
     ("auth", -2, "Authenticates the connection.", Some(SessionCommand::Auth)),
     ("cl.throttle", -5, "Charges a key against the limit in the arguments.", None),
     ("client", -2, "Names or describes the connection.", Some(SessionCommand::Client)),
@@ -70,6 +89,9 @@ pub const COMMANDS: [(&str, i64, &str, Option<SessionCommand>); 14] = [
     ("reset", 1, "Resets the connection to its initial state.", Some(SessionCommand::Reset)),
     ("select", 2, "Selects database 0, the only one.", Some(SessionCommand::Select)),
     ("tg.check", -4, "Charges a descriptor against the rules of a domain.", None),
+    ("tg.commit", -6, "Counts what a reservation cost, and ends it.", None),
+    ("tg.release", -6, "Ends a reservation that cost nothing.", None),
+    ("tg.reserve", -6, "Keeps an amount of a descriptor's limits free.", None),
     ("throttle", -5, "Alias of CL.THROTTLE.", None),
 ];
 
@@ -119,34 +141,88 @@ fn other<'a>(name: &[u8], words: &mut Words<'a>) -> Result<Command<'a>, String> 
     if if *arity < 0 { given < -arity } else { given != *arity } {
         return Err(wrong_number(name));
     }
-    let Some(command) = *session_command else { return check(words) };
+    let Some(command) = *session_command else {
+        return match &*name.to_ascii_lowercase() {
+            b"tg.reserve" => reserve(words),
+            b"tg.commit" => commit(words),
+            b"tg.release" => release(words),
+            _ => check(words),
+        };
+    };
     words.remove(0);
     Ok(Command::Session(command, std::mem::take(words)))
 }
 
-/// A trailing `HITS n` is an option, not an entry, when an entry precedes it.
 fn check<'a>(words: &Words<'a>) -> Result<Command<'a>, String> {
+    let (domain, descriptor, [hits]) = descriptor(words, ["HITS"])?;
+    let hits = hits.map_or(Ok(1), |hits| integer(hits).ok_or(NO_INTEGER))?;
+    Ok(Command::Check { domain, descriptor, hits: Hits::new(hits) })
+}
+
+fn reserve<'a>(words: &Words<'a>) -> Result<Command<'a>, String> {
+    let (domain, descriptor, [amount, ttl, id]) = descriptor(words, ["AMOUNT", "TTL", "ID"])?;
+    let amount = amount.ok_or("ERR TG.RESERVE needs AMOUNT n behind the entries")?;
+    let ttl = ttl.map(|ttl| number_from_zero(ttl).map(|secs| Span::from_secs(secs.into())));
+    let (amount, ttl) = (number_from_zero(amount)?, ttl.transpose()?);
+    Ok(Command::Reserve { domain, descriptor, amount, ttl, id: id.map(reservation).transpose()? })
+}
+
+fn commit<'a>(words: &Words<'a>) -> Result<Command<'a>, String> {
+    let (domain, descriptor, [cost, id]) = descriptor(words, ["COST", "ID"])?;
+    let cost = cost.ok_or("ERR TG.COMMIT needs COST n behind the entries")?;
+    let (cost, id) = (number_from_zero(cost)?, id.map(reservation).transpose()?);
+    Ok(Command::Commit { domain, descriptor, id, cost })
+}
+
+fn release<'a>(words: &Words<'a>) -> Result<Command<'a>, String> {
+    let (domain, descriptor, [id]) = descriptor(words, ["ID"])?;
+    let id = id.ok_or("ERR TG.RELEASE needs ID id behind the entries")?;
+    Ok(Command::Commit { domain, descriptor, id: Some(reservation(id)?), cost: 0 })
+}
+
+const NO_INTEGER: &str = "ERR value is not an integer or out of range";
+
+fn number_from_zero(word: &[u8]) -> Result<u32, String> {
+    integer(word).and_then(|it| u32::try_from(it).ok()).ok_or_else(|| NO_INTEGER.to_owned())
+}
+
+fn reservation(word: &[u8]) -> Result<ReservationId, String> {
+    let id = std::str::from_utf8(word).ok().and_then(|text| text.parse().ok());
+    id.ok_or_else(|| format!("ERR {ParseReservationIdError}"))
+}
+
+/// Domain, descriptor, and the values of options.
+type WithOptions<'a, const N: usize> = (&'a str, Descriptor<'a>, [Option<&'a [u8]>; N]);
+
+/// `name domain key value [key value ...] [option value ...]`: domain, descriptor, and the value of
+/// each of `options`. A trailing pair is an option, not an entry, when an entry precedes it.
+fn descriptor<'a, const N: usize>(
+    words: &Words<'a>,
+    options: [&str; N],
+) -> Result<WithOptions<'a, N>, String> {
+    let name = words.first().copied().unwrap_or_default();
     let text = |word: &'a [u8]| {
         std::str::from_utf8(word).map_err(|_| format!("ERR {} is no UTF-8", shown(word)))
     };
-    let [_, domain, pairs @ ..] = &words[..] else { return Err(wrong_number(b"tg.check")) };
-    let (hits, pairs) = match pairs {
-        [pairs @ .., option, hits] if !pairs.is_empty() && is(option, "HITS") => {
-            let wrong = "ERR value is not an integer or out of range";
-            (integer(hits).ok_or(wrong)?, pairs)
-        }
-        pairs => (1, pairs),
-    };
+    let [_, domain, pairs @ ..] = &words[..] else { return Err(wrong_number(name)) };
+    let (mut pairs, mut values) = (pairs, [None; N]);
+    while let [before @ .., option, value] = pairs
+        && !before.is_empty()
+        && let Some(at) = options.iter().position(|known| is(option, known))
+        && let Some(place @ None) = values.get_mut(at)
+    {
+        *place = Some(*value);
+        pairs = before;
+    }
     if !pairs.len().is_multiple_of(2) {
-        return Err(wrong_number(b"tg.check"));
+        return Err(wrong_number(name));
     }
     let entry = |pair: &[&'a [u8]]| match pair {
         [key, value] => Ok(Entry { key: text(key)?, value: text(value)? }),
-        _ => Err(wrong_number(b"tg.check")),
+        _ => Err(wrong_number(name)),
     };
     let entries = pairs.chunks(2).map(entry).collect::<Result<Vec<_>, _>>()?;
-    let descriptor = Descriptor { entries, hits: None, limit: None };
-    Ok(Command::Check { domain: text(domain)?, descriptor, hits: Hits::new(hits) })
+    Ok((text(domain)?, Descriptor { entries, hits: None, limit: None }, values))
 }
 
 /// Whether a word from a client is this name or option.
@@ -226,6 +302,37 @@ mod tests {
             };
             let entries: Vec<_> = descriptor.entries.iter().map(|it| (it.key, it.value)).collect();
             assert_eq!((domain, entries, found.get()), ("edge", keys, hits), "{text}");
+        }
+    }
+
+    #[test]
+    fn options_follow_the_entries_in_any_order() {
+        let id = "0123456789abcdef0123456789abcdef";
+        let reserve = format!("TG.RESERVE llm tenant a ttl 30 ID {id} AMOUNT 500");
+        let Ok(Command::Reserve { descriptor, amount, ttl, id: found, .. }) =
+            command(&mut words(&reserve))
+        else {
+            panic!("{reserve}");
+        };
+        assert_eq!((descriptor.entries.len(), amount, ttl), (1, 500, Some(Span::from_secs(30))));
+        assert_eq!(found.map(|id| id.to_string()).as_deref(), Some(id));
+        for (text, expected) in [
+            ("TG.COMMIT llm COST 1 COST 2".to_owned(), Ok((Some("COST"), 2, false))),
+            (format!("TG.COMMIT llm a b ID {id} COST 7"), Ok((Some("a"), 7, true))),
+            (format!("TG.RELEASE llm a b ID {id}"), Ok((Some("a"), 0, true))),
+            ("TG.COMMIT llm a b c d".to_owned(), Err("needs COST n")),
+            ("TG.COMMIT llm a b COST -1".to_owned(), Err("not an integer or out of range")),
+            ("TG.RELEASE llm a b ID 12".to_owned(), Err("has 32 hexadecimal digits")),
+            ("TG.RESERVE llm a b TTL 3".to_owned(), Err("needs AMOUNT n")),
+        ] {
+            match (command(&mut words(&text)), expected) {
+                (Ok(Command::Commit { descriptor, id, cost, .. }), Ok(expected)) => {
+                    let key = descriptor.entries.first().map(|entry| entry.key);
+                    assert_eq!((key, cost, id.is_some()), expected, "{text}");
+                }
+                (Err(error), Err(part)) => assert!(error.contains(part), "{text}: {error}"),
+                (found, _) => panic!("{text}: {found:?}"),
+            }
         }
     }
 

@@ -21,7 +21,7 @@ use super::busy_poll;
 use super::listener::Listener;
 use super::reply::Replies;
 use super::session::{Next, Session};
-use crate::decide::Throttle;
+use crate::decide::{Reserve, Throttle};
 
 /// Bytes of one read: a pipeline of some hundred commands.
 const READ_BYTES: usize = 16 * 1024;
@@ -65,7 +65,7 @@ enum ReadEnd {
 #[derive(Debug)]
 struct Closed;
 
-impl<D: Throttle> Connection<D> {
+impl<D: Throttle + Reserve> Connection<D> {
     /// Serves until the client closes the connection, a timeout ends it, or a drain does.
     pub(super) async fn run(mut self) {
         let start = Instant::now();

@@ -23,7 +23,7 @@ use super::busy_poll;
 use super::connection::{Connection, Drain};
 use super::listener::Listener;
 use super::session::Session;
-use crate::decide::Throttle;
+use crate::decide::{Reserve, Throttle};
 use crate::front::address_bound::{AddressBound, Admitted};
 use crate::front::serve::{finish, pause_after};
 
@@ -47,7 +47,7 @@ const ACCEPTED_MAX: usize = 64;
 /// # Errors
 ///
 /// A worker could not start, or ended.
-pub async fn serve<D: Throttle>(
+pub async fn serve<D: Throttle + Reserve>(
     socket: TcpListener,
     listener: Listener<D>,
     drain: CancellationToken,
@@ -144,7 +144,7 @@ struct WorkerContext<D> {
 
 impl Worker {
     /// Starts a worker, if the system provides a thread and an event loop.
-    fn start<D: Throttle>(number: usize, context: WorkerContext<D>) -> io::Result<Self> {
+    fn start<D: Throttle + Reserve>(number: usize, context: WorkerContext<D>) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (accepted, receiver) = mpsc::channel(ACCEPTED_MAX);
         let (ending, ended) = oneshot::channel();
@@ -157,7 +157,7 @@ impl Worker {
     }
 }
 
-impl<D: Throttle> WorkerContext<D> {
+impl<D: Throttle + Reserve> WorkerContext<D> {
     async fn run(self, mut receiver: mpsc::Receiver<Accepted>) {
         let polling = AbortOnDropHandle::new(tokio::spawn(busy_poll::run()));
         let stats = &self.listener.stats;

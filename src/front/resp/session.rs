@@ -61,6 +61,11 @@ impl Session {
         Self { id, peer, local, protocol: Protocol::Resp2, is_authenticated, name: Vec::new() }
     }
 
+    /// The version in which replies are written.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
     /// Whether the client has authenticated, or need not.
     pub fn is_authenticated(&self) -> bool {
         self.is_authenticated

@@ -1,6 +1,7 @@
 //! Envoy's rate limit service, version 3: the gRPC listener.
 //!
-//! `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit` and `grpc.health.v1`. A call takes
+//! `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`, `grpc.health.v1`, and Kuadrant's
+//! rate limit service, which adds reservations (`kuadrant.rs`). A call takes
 //! these steps; the JSON form of the service ([`http`](super::http)) shares all but the first and
 //! the last:
 //!
@@ -17,6 +18,7 @@
 mod client;
 mod dynamic_metadata;
 mod health;
+mod kuadrant;
 mod request;
 mod response;
 mod service;

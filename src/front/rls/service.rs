@@ -15,6 +15,7 @@ use futures_util::future::BoxFuture;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 use hyper::body::{Body as HttpBody, Incoming};
+use tidegate_proto::kuadrant_rls;
 use tidegate_proto::rls::{RateLimitRequest, RateLimitResponse, SERVICE_NAME, SHOULD_RATE_LIMIT};
 use tonic::Status;
 use tonic::service::Routes;
@@ -25,7 +26,7 @@ use super::request::{check_request, descriptors, overrides_ignored};
 use super::response::envoy_response;
 use super::timeout;
 use super::unary::{self, Body};
-use crate::decide::Decide;
+use crate::decide::{Decide, Reserve};
 use crate::front::bounds::{Bounds, Refusal};
 use crate::front::serve::{Endless, HttpService, ListenerStats};
 use crate::front::within;
@@ -78,16 +79,20 @@ pub async fn check<D: Decide>(
 }
 
 /// The service of the gRPC listener: `service`, and health.
-pub fn routes<D: Decide>(
+pub fn routes<D: Reserve>(
     service: RlsService<D>,
     health: &Health,
 ) -> impl HttpService<Body = Body> + use<D> {
     let services = Arc::new((service, Routes::new(health.service()).prepare()));
     service_fn(move |request: Request<Incoming>| -> BoxFuture<'static, Result<_, Infallible>> {
         let services = Arc::clone(&services);
-        if is_rls(request.uri().path()) {
+        if is_of(SERVICE_NAME, request.uri().path()) {
             let (head, body) = request.into_parts();
             return Box::pin(async move { Ok(services.0.call(&head, body).await) });
+        }
+        if is_of(kuadrant_rls::SERVICE_NAME, request.uri().path()) {
+            let (head, body) = request.into_parts();
+            return Box::pin(async move { Ok(services.0.call_kuadrant(&head, body).await) });
         }
         Box::pin(async move {
             let is_endless = request.uri().path() == HEALTH_WATCH;
@@ -146,12 +151,12 @@ impl<D: Decide> RlsService<D> {
     }
 }
 
-fn body_too_slow(timeout: Duration) -> Status {
+pub(super) fn body_too_slow(timeout: Duration) -> Status {
     Status::deadline_exceeded(format!("the message did not arrive within {timeout:?}"))
 }
 
 /// Envoy's clients may depend on the code and text of the first three refusals.
-fn status(error: &Error) -> Status {
+pub(super) fn status(error: &Error) -> Status {
     let text = error.to_string();
     match error {
         Error::Refused(Refusal::DomainEmpty | Refusal::DescriptorsEmpty | Refusal::NotLoaded) => {
@@ -162,8 +167,8 @@ fn status(error: &Error) -> Status {
     }
 }
 
-/// Whether the path is one of the rate limit service, whatever its method.
-fn is_rls(path: &str) -> bool {
-    let of_service = path.strip_prefix('/').and_then(|path| path.strip_prefix(SERVICE_NAME));
+/// Whether the path is one of this service, whatever its method.
+fn is_of(service: &str, path: &str) -> bool {
+    let of_service = path.strip_prefix('/').and_then(|path| path.strip_prefix(service));
     of_service.is_some_and(|method| method.starts_with('/'))
 }

@@ -13,7 +13,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate::config::Auth;
-use tidegate::decide::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
+use tidegate::decide::{
+    CheckRequest, CheckResponse, CommitRequest, Committed, Decide, Entered, LimitInFlight,
+    Reservation, Reserve, ReserveRequest, Status, Uncommitted, VerdictSource,
+};
 use tidegate::front::Probes;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::http::{HttpListener, router};
@@ -24,7 +27,7 @@ use tidegate::front::tls::Tls;
 use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::units::{Hits, Span};
-use tidegate_rules::rule::{Durability, Mode, OnUnavailable, Rule, Scope};
+use tidegate_rules::rule::{Durability, InFlightLimits, Mode, OnUnavailable, Rule, Scope};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -47,6 +50,7 @@ pub(crate) fn rule(name: Option<&str>, limits: &[(u32, u64)]) -> Rule {
         durability: Durability::Async,
         shadow: false,
         quota_mode: false,
+        in_flight: InFlightLimits::default(),
         replaces: Box::default(),
         metadata: None,
         stats: Arc::default(),
@@ -176,6 +180,24 @@ impl Decide for Table {
         }
         let unmatched = || answer(request.descriptors.iter().map(|_| unmatched()).collect());
         self.answers.get(request.domain).cloned().unwrap_or_else(unmatched)
+    }
+}
+
+/// The listeners of these tests are not asked to reserve.
+impl Reserve for Table {
+    async fn reserve(&self, request: ReserveRequest<'_>) -> Reservation {
+        let response = answer(request.descriptors.iter().map(|_| unmatched()).collect());
+        Reservation { response, id: None, ttl: Span::ZERO }
+    }
+
+    async fn commit(&self, _: CommitRequest<'_>) -> Result<Committed, Uncommitted> {
+        Err(Uncommitted)
+    }
+}
+
+impl LimitInFlight for Table {
+    async fn enter(&self, _: CheckRequest<'_>) -> Entered {
+        Entered::Admitted(None)
     }
 }
 

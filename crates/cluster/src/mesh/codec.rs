@@ -32,6 +32,10 @@ pub const COMBINED_CHECKS: u8 = 5;
 /// ([`ActorId::rest`](tidegate_limiter::engine::ActorId::rest)).
 pub const RESTS: u8 = 5;
 
+/// The first version with reservations: [`Call::Reserve`](super::wire::Call::Reserve), and states
+/// of them.
+pub const RESERVATIONS: u8 = 5;
+
 /// The version of the frames of every hello and its answer, whatever follows them: their layout
 /// never changes, so that nodes of all versions can tell each other what they speak.
 pub const HELLO_VERSION: u8 = 4;

@@ -67,6 +67,8 @@ impl Kind {
             | Call::CombinedCheck(_)
             | Call::GiveBack(_)
             | Call::Recall(_)
+            | Call::Reserve(_)
+            | Call::Commit(_)
             | Call::Refunded { .. } => Self::Checks,
             Call::Sync(_) => Self::Sync,
             Call::States(_) | Call::Digests(_) => Self::States,

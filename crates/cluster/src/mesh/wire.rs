@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use tidegate_limiter::engine::{Delta, State, Verdict};
 use tidegate_limiter::policy::{Durability, Scope};
-use tidegate_limiter::store::{Counter, KeyHash};
+use tidegate_limiter::store::{Counter, KeyHash, Settled};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::autopilot::{Complaints, JoinRequest};
 use tidegate_ownership::cluster_map::{ClusterId, ClusterMap, MAP_MEMBERS_MAX};
@@ -197,6 +197,11 @@ pub enum Call {
     /// Another node was refused: give back what you hold of this key, that of the first counter.
     /// No reply.
     Recall(KeyHash),
+    /// Keep an amount of counters free, which the receiver owns. Only to nodes that speak
+    /// [`RESERVATIONS`](super::codec::RESERVATIONS).
+    Reserve(ReserveCall),
+    /// End a reservation, and count what it cost.
+    Commit(CommitCall),
 }
 
 /// Which map a call is about.
@@ -272,6 +277,21 @@ pub enum Reply {
     GlobalPong(GlobalPong),
     /// To [`Call::CombinedCheck`].
     CombinedVerdicts(CombinedVerdicts),
+    /// To [`Call::Reserve`].
+    Reserved {
+        /// One per counter.
+        #[serde(with = "bounded_vec")]
+        verdicts: SmallVec<[Verdict; 1]>,
+        /// How long it lasts.
+        ttl: Span,
+    },
+    /// To [`Call::Commit`].
+    Committed {
+        settled: Settled,
+        /// What is left, one per counter.
+        #[serde(with = "bounded_vec")]
+        verdicts: SmallVec<[Verdict; 1]>,
+    },
 }
 
 /// What a node says about itself to the voters of the global map.
@@ -395,6 +415,42 @@ pub struct GiveBack {
     pub grant: u64,
     /// Those of the grant and more mean all of it.
     pub unspent: u32,
+}
+
+/// An amount that is to be kept free. The same reservation may be sent again: it is one, and its
+/// time begins anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReserveCall {
+    /// The ring that the sender used for routing.
+    pub scope: Scope,
+    /// All counters have the same token. At most [`bounded_vec::BOUNDED_VEC_MAX`].
+    #[serde(with = "bounded_vec")]
+    pub counters: SmallVec<[Counter; 1]>,
+    /// Its key, with the token of the counters.
+    pub reservation: KeyHash,
+    /// In hits of each counter.
+    pub amount: u32,
+    /// From when it is made.
+    pub ttl: Span,
+    /// Whether the reply waits for a replica.
+    pub durability: Durability,
+    /// When the sender stops waiting, by how long it has run then ([`PongStatus::running`]).
+    pub deadline: Span,
+}
+
+/// The end of a reservation. The receiver applies it once, however often it is sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitCall {
+    pub scope: Scope,
+    /// As in [`ReserveCall::counters`].
+    #[serde(with = "bounded_vec")]
+    pub counters: SmallVec<[Counter; 1]>,
+    pub reservation: KeyHash,
+    /// In hits of each counter; none below zero. Zero releases the reservation.
+    pub cost: Hits,
+    /// How long it is remembered that it was applied.
+    pub remembered: Span,
+    pub durability: Durability,
 }
 
 /// What an owner decided of a [`CombinedCheck`].

@@ -23,6 +23,7 @@ use super::send_queue::{MessageId, SendQueue};
 use super::targets::Subscription;
 use crate::backoff::exponential;
 use crate::count;
+use crate::mesh::codec::RESERVATIONS;
 use crate::mesh::wire::{Call, Reply, STATE_ENTRIES_MAX, StateEntry};
 use crate::mesh::{CallError, StreamClass};
 
@@ -359,6 +360,7 @@ impl Replicator {
     /// before the message counts as acknowledged, so that [`Replicator::has_refused`] and
     /// [`Replicator::missed`] cover what a flush or a copy waited for.
     async fn send_states(&self, to: &NodeId, entries: Vec<StateEntry>) -> Result<(), CallError> {
+        let entries = self.readable(to, entries);
         count(&self.counters.sent, entries.len() as u64);
         let keys: Vec<KeyHash> = if self.subscribers.lock().has(to) {
             entries.iter().map(|entry| entry.key).collect()
@@ -383,6 +385,16 @@ impl Replicator {
             count(&self.counters.failed, 1);
         }
         result
+    }
+}
+
+impl Replicator {
+    /// Those of `entries` that `to` can read: nodes of an earlier version know no reservations.
+    fn readable(&self, to: &NodeId, mut entries: Vec<StateEntry>) -> Vec<StateEntry> {
+        if self.mesh.peer(to).is_some_and(|peer| peer.version < RESERVATIONS) {
+            entries.retain(|entry| entry.state.reservation().is_none());
+        }
+        entries
     }
 }
 
@@ -450,7 +462,7 @@ impl Replicator {
         count(&self.counters.sent, (entries.len() * replicas.len()) as u64);
         let left = ends.since(self.clock.monotonic()).to_std();
         let call = |to| {
-            let call = Call::States(entries.clone());
+            let call = Call::States(self.readable(to, entries.clone()));
             self.mesh.call(to, StreamClass::Checks, call, left)
         };
         let mut replies: FuturesUnordered<_> = replicas.iter().map(call).collect();

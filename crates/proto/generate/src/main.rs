@@ -18,8 +18,9 @@ use protox::prost_reflect::prost_types::field_descriptor_proto::Type;
 use protox::prost_reflect::prost_types::{DescriptorProto, FileDescriptorSet};
 
 /// What the gRPC and JSON listeners and the xDS client exchange; imports are followed.
-const ROOTS: [&str; 3] = [
+const ROOTS: [&str; 4] = [
     "envoy/service/ratelimit/v3/rls.proto",
+    "kuadrant/service/ratelimit/v1/kuadrantrls.proto",
     "envoy/service/discovery/v3/discovery.proto",
     "ratelimit/config/ratelimit/v3/rls_conf.proto",
 ];

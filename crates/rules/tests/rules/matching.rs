@@ -6,7 +6,7 @@ use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::units::Span;
 use tidegate_rules::book::{Book, Rule};
 use tidegate_rules::load::{Options, Source, parse};
-use tidegate_rules::rule::{Mode, OnUnavailable, Scope};
+use tidegate_rules::rule::{InFlightLimits, Mode, OnUnavailable, Scope};
 
 #[test]
 fn a_key_and_its_value_are_never_joined() {
@@ -32,6 +32,28 @@ descriptors:
     }
     let ids: Vec<_> = book.rules().map(|rule| &*rule.id).collect();
     assert_eq!(ids, ["d.a_b_c", "d.a_b_c#2", "d.p_q_*", "d.x_y"]);
+}
+
+#[test]
+fn requests_in_flight_are_limited_beside_a_rate_or_alone() {
+    let with = |keys: &str| book(&format!("domain: d\ndescriptors: [{{key: a, {keys}}}]"));
+    let rate = "rate_limit: {unit: day, requests_per_unit: 1}";
+    let found = |book: &Book| {
+        let found = book.find("d", &[Entry { key: "a", value: "x" }]).expect("a rule");
+        (found.rule.in_flight, found.rule.limits.len())
+    };
+    let alone = with("concurrency: 20, on_unavailable: deny");
+    assert_eq!(found(&alone), (InFlightLimits { everywhere: Some(20), at_node: None }, 0));
+    assert!(alone.limits_in_flight() && alone.warnings().is_empty());
+    let beside = with(&format!("{rate}, concurrency: 20, node_concurrency: 5"));
+    assert_eq!(found(&beside), (InFlightLimits { everywhere: Some(20), at_node: Some(5) }, 1));
+    let without = with(rate);
+    assert!(!without.limits_in_flight());
+    assert_ne!(beside.fingerprint(), without.fingerprint());
+    let text = "domain: d\ndescriptors: [{key: a, concurrency: 0}]";
+    let source = Source { name: "f.yaml".into(), bytes: text.into() };
+    let error = parse(&[source], &Options::default()).expect_err("nothing could ever pass");
+    assert!(error.to_string().contains("0 is outside 1 to"), "{error}");
 }
 
 #[test]

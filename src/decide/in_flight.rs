@@ -1,0 +1,287 @@
+//! Requests in flight: `concurrency` and `node_concurrency` of a rule.
+//!
+//! A request in flight is a [reservation](super::reserve) of one that costs nothing. It is made
+//! when the request begins and released when it has ended, and its time begins anew every
+//! [`RENEWED_EVERY`] while it lasts. So a node that dies gives its places back within [`TTL`], and
+//! with `durability: replicated` the next owner of a key knows who is in flight.
+//!
+//! ```text
+//! in flight = reservations of the descriptor that are neither released nor over
+//! admit     ⇔ in flight < limit
+//! ```
+//!
+//! `node_concurrency` is the same at this node alone, without an owner.
+//!
+//! **Example.** `concurrency: 20` over three nodes: the 21st request is refused wherever it comes,
+//! until one of the others has ended. A node with seven of them is killed: with it end its
+//! connections, and ten seconds later their places are free.
+//!
+//! **Bound.** A place is one of `keys_max` keys until [`TTL`] after its request was renewed last, also
+//! when it has ended: at 1,000 requests a second some 10,000. A request that outlives its place goes on, beside others: when no owner has renewed it
+//! for [`TTL`]. A request that was cut off is given [`CUT_OFF_GRACE`] to end at the application
+//! before its place is free.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+use tidegate_limiter::descriptor::Descriptor;
+use tidegate_limiter::engine::{Retry, Verdict};
+use tidegate_limiter::policy::{Mode, OnUnavailable};
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::{self, Counter, KeyHash, ReservationId, Reserved, Verdicts};
+use tidegate_limiter::units::{Hits, Span};
+use tidegate_rules::book::Rule;
+use tidegate_rules::stats::RuleStats;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
+use super::decider::{Decider, Shared};
+use super::fallback;
+use super::limits::Limits;
+use super::reserve::{Answer, Asked, COMMIT_PATIENCE, Part};
+
+/// How long a request counts as in flight that is not renewed.
+const TTL: Span = Span::from_secs(10);
+/// How often it is renewed: three times within [`TTL`].
+const RENEWED_EVERY: Duration = Duration::from_secs(3);
+/// How long a request that was cut off may still be at the application.
+const CUT_OFF_GRACE: Duration = Duration::from_millis(250);
+/// The time to wait that a refusal names: when a request ends is not known.
+const RETRY_AFTER: Span = Span::from_secs(1);
+
+/// Limits requests in flight, as a proxy sees it.
+pub trait LimitInFlight: Decide {
+    /// A place for a request, until it is dropped.
+    fn enter(&self, request: CheckRequest<'_>) -> impl Future<Output = Entered> + Send;
+}
+
+/// What the limits of requests in flight say of one.
+#[derive(Debug)]
+pub enum Entered {
+    /// It may pass; `None` where no such limit applies.
+    Admitted(Option<Place>),
+    Refused(CheckResponse),
+}
+
+/// The place of a request in flight. Dropping it makes it free again.
+#[derive(Debug)]
+pub struct Place {
+    ended: Option<oneshot::Sender<Ended>>,
+    how: Ended,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// With the last byte of its response.
+    Whole,
+    /// Its client has gone, or its server has failed.
+    CutOff,
+}
+
+impl Place {
+    /// The request has ended with the last byte of its response.
+    pub fn is_done(&mut self) {
+        self.how = Ended::Whole;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(ended) = self.ended.take() {
+            // The task has ended when the runtime does.
+            let _ = ended.send(self.how);
+        }
+    }
+}
+
+// === impl Decider ===
+
+impl LimitInFlight for Decider {
+    async fn enter(&self, request: CheckRequest<'_>) -> Entered {
+        let book = self.shared.rules.book.load_full();
+        if !book.limits_in_flight() {
+            return Entered::Admitted(None);
+        }
+        let id = self.next_reservation();
+        let found = request.descriptors.iter().map(|descriptor| {
+            let found = book.find(request.domain, &descriptor.entries)?;
+            let rule = found.rule.clone();
+            let parts = self.places(&rule, request.domain, descriptor, id);
+            rule.in_flight.is_limited().then_some((rule, parts))
+        });
+        let found: SmallVec<[Option<Limited>; 2]> = found.collect();
+        let entering = found.iter().map(async |found| match found {
+            Some((rule, places)) => Some(self.enter_each(rule, places).await),
+            None => None,
+        });
+        let entered = join_all(entering).await;
+        let mut held: Vec<Part> = Vec::new();
+        let statuses = found.iter().zip(entered).map(|(found, entered)| {
+            let (Some((rule, places)), Some(verdicts)) = (found, entered) else {
+                return Status::unlimited(None);
+            };
+            for (place, verdict) in places.iter().zip(&verdicts) {
+                if matches!(verdict, Some(verdict) if verdict.allowed) {
+                    held.push(place.clone());
+                }
+            }
+            let verdicts: Verdicts = verdicts.into_iter().flatten().collect();
+            let allowed = rule.shadow || verdicts.iter().all(|verdict| verdict.allowed);
+            let leading = verdicts.iter().position(|verdict| !verdict.allowed).or(Some(0));
+            if !allowed {
+                RuleStats::add(&rule.stats.denied, 1);
+            }
+            let (rule, source) = (Some(rule.clone()), VerdictSource::Owner);
+            Status { rule, allowed, verdicts, leading, source, metadata: None }
+        });
+        let response = CheckResponse::new(statuses.collect(), false);
+        if !response.allowed {
+            self.release_later(held);
+            return Entered::Refused(response);
+        }
+        Entered::Admitted(self.keep(held))
+    }
+}
+
+/// A rule that limits requests in flight, and the places that it takes.
+type Limited = (Arc<Rule>, Places);
+/// The limits of one rule: at all nodes, and at this one.
+type Places = SmallVec<[Part; 2]>;
+
+impl Decider {
+    fn places(
+        &self,
+        rule: &Rule,
+        domain: &str,
+        descriptor: &Descriptor<'_>,
+        id: ReservationId,
+    ) -> Places {
+        let hash = self.shared.node.hasher.descriptor(domain, &descriptor.entries).in_flight();
+        let part = |limit: u32, is_here: bool| {
+            // Nothing is ever counted in it; only its limit matters.
+            let window = Span::from_secs(3_600);
+            let quota = Quota::simple(Algorithm::FixedWindow, limit, window).ok()?;
+            let key = hash.counter(&quota, Mode::Strict, rule.scope);
+            let key = if is_here { key.share() } else { key };
+            let counters = smallvec::smallvec![Counter { key, quota }];
+            let (scope, durability) = (rule.scope, rule.durability);
+            let limits = Limits { scope, durability, leased: None, is_share: false, counters };
+            let key = KeyHash::of_reservation(&limits.counters, id);
+            let key = if is_here { key.share() } else { key };
+            Some(Part { limits, key, asked: Asked::Reserve { amount: 1, ttl: TTL } })
+        };
+        let limits = rule.in_flight;
+        let everywhere = limits.everywhere.and_then(|limit| part(limit, false));
+        let at_node = limits.at_node.and_then(|limit| part(limit, true));
+        everywhere.into_iter().chain(at_node).collect()
+    }
+
+    /// A verdict for each place; `None` where `on_unavailable` lets the request pass without one.
+    async fn enter_each(&self, rule: &Rule, places: &[Part]) -> Vec<Option<Verdict>> {
+        join_all(places.iter().map(|place| self.enter_one(rule, place))).await
+    }
+
+    async fn enter_one(&self, rule: &Rule, place: &Part) -> Option<Verdict> {
+        let Shared { counters, .. } = &*self.shared;
+        let asked = self.ask_place(place, self.patience(&place.limits)).await;
+        if let Some(Reserved { verdicts, .. }) = asked {
+            return verdicts.first().map(|verdict| of_flight(*verdict));
+        }
+        RuleStats::add(&rule.stats.unavailable, 1);
+        counters.fallback.fetch_add(1, Ordering::Relaxed);
+        let quota = place.limits.counters.first()?.quota;
+        let refused = of_flight(fallback::denied(&quota));
+        match rule.on_unavailable {
+            OnUnavailable::Allow => None,
+            OnUnavailable::Deny => Some(refused),
+            OnUnavailable::Local => {
+                let share = self.share_of_place(place)?;
+                let asked = self.ask_place(&share, Duration::ZERO).await;
+                let verdict = asked.and_then(|reserved| reserved.verdicts.first().copied());
+                // It is given back by its end: its owner does not know of it.
+                verdict.filter(|verdict| !verdict.allowed).map(of_flight)
+            }
+        }
+    }
+
+    /// This node's share of a limit whose owner does not answer.
+    fn share_of_place(&self, place: &Part) -> Option<Part> {
+        let topology = self.shared.node.topology.load();
+        let counter = place.limits.counters.first()?;
+        let share = topology.share_of(place.limits.scope, counter.quota.limit());
+        let quota = counter.quota.with_limit(share);
+        let counters = smallvec::smallvec![Counter { key: counter.key.share(), quota }];
+        let limits = Limits { counters, ..place.limits.clone() };
+        Some(Part { limits, key: place.key.share(), ..place.clone() })
+    }
+
+    /// Reserves a place, at its owner or at this node.
+    async fn ask_place(&self, place: &Part, patience: Duration) -> Option<Reserved> {
+        let Shared { node, .. } = &*self.shared;
+        let Part { limits, key, asked } = place;
+        if let (true, Asked::Reserve { amount, ttl }) = (key.is_share(), *asked) {
+            let reserve = store::Reserve { key: *key, amount, ttl };
+            let now = node.clock.now();
+            return node.store.reserve_if(&limits.counters, &reserve, None, now, || true);
+        }
+        match self.ask_owner(place, patience).await {
+            Ok((Answer::Reserved(reserved), _)) => Some(reserved),
+            _ => None,
+        }
+    }
+
+    /// Keeps the places of a request until it has ended.
+    fn keep(&self, places: Vec<Part>) -> Option<Place> {
+        if places.is_empty() {
+            return None;
+        }
+        let runtime = Handle::try_current().ok()?;
+        let (ended, mut ends) = oneshot::channel();
+        let decider = self.clone();
+        runtime.spawn(async move {
+            let how = loop {
+                if let Ok(how) = timeout(RENEWED_EVERY, &mut ends).await {
+                    break how.unwrap_or(Ended::CutOff);
+                }
+                join_all(places.iter().map(|place| decider.renew(place))).await;
+            };
+            if how == Ended::CutOff {
+                sleep(CUT_OFF_GRACE).await;
+            }
+            join_all(places.iter().map(|place| decider.leave_place(place))).await;
+        });
+        Some(Place { ended: Some(ended), how: Ended::CutOff })
+    }
+
+    async fn renew(&self, place: &Part) {
+        if place.key.is_share() {
+            self.ask_place(place, Duration::ZERO).await;
+        } else {
+            // One that has ended meanwhile is a new one, if there is room.
+            let _ = self.ask_until(place, RENEWED_EVERY).await;
+        }
+    }
+
+    async fn leave_place(&self, place: &Part) {
+        let Shared { node, .. } = &*self.shared;
+        if place.key.is_share() {
+            let commit = store::Commit { key: place.key, cost: Hits::PEEK, remembered: Span::ZERO };
+            let now = node.clock.now();
+            node.store.commit_if(&place.limits.counters, &commit, None, now, || true);
+        } else {
+            let _ = self.ask_until(&place.released(Span::ZERO), COMMIT_PATIENCE).await;
+        }
+    }
+}
+
+/// A refusal of a request in flight: when another one ends is not known.
+fn of_flight(verdict: Verdict) -> Verdict {
+    let retry = if verdict.allowed { verdict.retry } else { Retry::After(RETRY_AFTER) };
+    Verdict { retry, reset: RETRY_AFTER, ..verdict }
+}

@@ -1,0 +1,616 @@
+//! Reservations: work whose cost is known late keeps an amount of its limits free until the cost is
+//! committed ([`engine::reservation`](tidegate_limiter::engine::reservation) has the idea).
+//!
+//! The owner of a key decides whether an amount fits beside what is used and what is reserved, of
+//! all limits of a descriptor under one lock. A request with several descriptors reserves of each
+//! at its owner, at once, under one id; if any refuses, the others are released. Nothing is charged
+//! by a reservation, so nothing has to be given back when it ends by itself.
+//!
+//! ```text
+//! reserve ─▶ owner of each descriptor ─┬─ all admit ──▶ id
+//!                                      └─ one refuses ▶ the others are released, no id
+//! commit(id) ─▶ the owners again: counted once, whoever it was sent to, and however often
+//! ```
+//!
+//! **Where.** The owner of a strict or leased rule; of an eventual one the owner of its key in this
+//! region, and the other nodes do not see what is reserved there. Of a leased rule of `scope:
+//! global` the share of the region where the key is at home.
+//!
+//! **Without an owner** that answers in time a reservation is decided by the rule's
+//! `on_unavailable`: what is then admitted is not reserved, and its commit is a report. A commit is
+//! no verdict, and waits for an owner for [`COMMIT_PATIENCE`]; then it fails, and may be sent again
+//! with the same id.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use backon::BackoffBuilder;
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+use tidegate_cluster::backoff::exponential;
+use tidegate_cluster::mesh::codec::RESERVATIONS;
+use tidegate_cluster::mesh::wire::{Call, CommitCall, Reply, ReserveCall};
+use tidegate_cluster::mesh::{CallError, StreamClass, running};
+use tidegate_limiter::descriptor::Descriptor;
+use tidegate_limiter::engine::Verdict;
+use tidegate_limiter::engine::reservation::REMEMBERED;
+use tidegate_limiter::policy::{Durability, Mode, Scope};
+use tidegate_limiter::store::{
+    self, Counter, KeyHash, LocalActor, ReservationId, Reserved, Settled, Settlement, Verdicts,
+};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
+use tidegate_rules::stats::RuleStats;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
+
+use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
+use super::decider::{Decider, Peers, Shared};
+use super::fallback;
+use super::limits::Limits;
+use super::outcome::NoVerdict;
+use super::plan::{PlannedCheck, Planner, Plans};
+use super::region_limits::Shares;
+use super::routing_attempts::{Next, RoutingAttempts};
+
+/// The time to live of a reservation that names none.
+pub const TTL_DEFAULT: Span = Span::from_secs(60);
+/// How long a commit waits for an owner: longer than the ring takes to replace one that died.
+pub const COMMIT_PATIENCE: Duration = Duration::from_secs(5);
+/// The pauses before a call whose connection broke, or that found no owner, is sent again.
+const AGAIN_MIN: Duration = Duration::from_millis(2);
+const AGAIN_MAX: Duration = Duration::from_millis(128);
+
+/// Reserves, and commits, as listeners see it.
+pub trait Reserve: Decide {
+    /// Keeps an amount free of all limits of a request, or of none. Never fails: when no owner
+    /// answers, the rule's `on_unavailable` does.
+    fn reserve(&self, request: ReserveRequest<'_>) -> impl Future<Output = Reservation> + Send;
+
+    /// Ends a reservation, and counts what it cost. The same again changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// If not all owners have confirmed it. It may have been counted, and may be sent again.
+    fn commit(
+        &self,
+        request: CommitRequest<'_>,
+    ) -> impl Future<Output = Result<Committed, Uncommitted>> + Send;
+}
+
+/// What is to be kept free.
+#[derive(Clone, Copy, Debug)]
+pub struct ReserveRequest<'a> {
+    pub domain: &'a str,
+    /// Each is of its own amount if it carries hits.
+    pub descriptors: &'a [Descriptor<'a>],
+    /// In hits of every descriptor without its own. Zero reserves nothing: it is a peek.
+    pub amount: u32,
+    /// [`TTL_DEFAULT`] if it is `None`; at most the shortest window of the limits and an hour.
+    pub ttl: Option<Span>,
+    /// Of a reservation that is to last longer: it is the same one, and its time begins anew.
+    pub id: Option<ReservationId>,
+}
+
+/// The response to a [`ReserveRequest`].
+#[derive(Clone, Debug)]
+pub struct Reservation {
+    /// The verdicts, one status per descriptor. What remains is left beside the reservation.
+    pub response: CheckResponse,
+    /// Present if it is allowed.
+    pub id: Option<ReservationId>,
+    /// How long it lasts.
+    pub ttl: Span,
+}
+
+/// What a reservation cost.
+#[derive(Clone, Copy, Debug)]
+pub struct CommitRequest<'a> {
+    pub domain: &'a str,
+    /// Those of the reservation.
+    pub descriptors: &'a [Descriptor<'a>],
+    /// `None` reports a cost for which nothing was reserved.
+    pub id: Option<ReservationId>,
+    /// In hits of every descriptor without its own. Zero releases the reservation.
+    pub cost: u32,
+}
+
+/// What became of a commit.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// That of the descriptor which was least as expected: reported, if any was.
+    pub settled: Settled,
+    /// What is left.
+    pub response: CheckResponse,
+}
+
+/// Not all owners have confirmed a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no owner has confirmed it in time; send it again with the same id, which counts once")]
+pub struct Uncommitted;
+
+/// What an owner is asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Asked {
+    Reserve { amount: u32, ttl: Span },
+    Commit { cost: Hits, remembered: Span },
+}
+
+/// What an owner answers.
+#[derive(Clone, Debug)]
+pub(super) enum Answer {
+    Reserved(Reserved),
+    Committed(Settlement),
+}
+
+/// One descriptor's part of a request.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) limits: Limits,
+    pub(super) key: KeyHash,
+    pub(super) asked: Asked,
+}
+
+// === impl Decider: for clients ===
+
+impl Reserve for Decider {
+    async fn reserve(&self, request: ReserveRequest<'_>) -> Reservation {
+        let ReserveRequest { domain, descriptors, amount, ttl, id } = request;
+        let id = id.unwrap_or_else(|| self.next_reservation());
+        let ttl = ttl.unwrap_or(TTL_DEFAULT);
+        let (plans, now) = self.plan_reservation(domain, descriptors, amount);
+        let ask = |check: &PlannedCheck| Asked::Reserve { amount: narrow(check.hits), ttl };
+        let parts: Vec<Option<Part>> = plans
+            .iter()
+            .map(|plan| limited(plan.as_ref()).map(|check| self.part(check, id, ask(check))))
+            .collect();
+        let answers = join_all(parts.iter().map(async |part| match part {
+            Some(part) => Some(self.ask_owner(part, self.patience(&part.limits)).await),
+            None => None,
+        }));
+        let answers = answers.await;
+        let mut shortest = ttl;
+        let mut held: SmallVec<[&Part; 2]> = SmallVec::new();
+        let statuses = plans.iter().zip(&parts).zip(&answers).map(|((plan, part), answer)| {
+            let (Some(check), Some(answer)) = (plan, answer) else {
+                return no_limit(plan.as_ref());
+            };
+            let (verdicts, source) = match answer {
+                Ok((Answer::Reserved(Reserved { verdicts, ttl }), source)) => {
+                    if is_within(verdicts) {
+                        shortest = shortest.min(*ttl);
+                    }
+                    (verdicts.clone(), *source)
+                }
+                _ => self.reserve_without_owner(check, now),
+            };
+            // Also one that is unconfirmed, or was answered too late.
+            if is_within(&verdicts) || source == VerdictSource::Fallback {
+                held.extend(part);
+            }
+            status(check, verdicts, source)
+        });
+        let response = CheckResponse::new(statuses.collect(), false);
+        let counters = &self.shared.counters.reservations;
+        if response.allowed {
+            counters.reserved.fetch_add(1, Ordering::Relaxed);
+            return Reservation { response, id: Some(id), ttl: shortest };
+        }
+        counters.refused.fetch_add(1, Ordering::Relaxed);
+        for (check, status) in plans.iter().zip(&response.statuses) {
+            if let Some(check) = check.as_ref().filter(|_| !status.allowed) {
+                RuleStats::add(&check.rule.stats.denied, check.hits.charge());
+            }
+        }
+        self.release_later(held.into_iter().cloned().collect());
+        Reservation { response, id: None, ttl: Span::ZERO }
+    }
+
+    async fn commit(&self, request: CommitRequest<'_>) -> Result<Committed, Uncommitted> {
+        let CommitRequest { domain, descriptors, id, cost } = request;
+        let (plans, _) = self.plan_reservation(domain, descriptors, cost);
+        // The name of a report is of no use after it.
+        let remembered = if id.is_some() { REMEMBERED } else { COMMIT_PATIENCE.into() };
+        let id = id.unwrap_or_else(|| self.next_reservation());
+        let ask = |check: &PlannedCheck| Asked::Commit { cost: check.hits, remembered };
+        let answers = join_all(plans.iter().map(async |plan| match limited(plan.as_ref()) {
+            Some(check) => {
+                Some(self.ask_until(&self.part(check, id, ask(check)), COMMIT_PATIENCE).await)
+            }
+            None => None,
+        }));
+        let mut settled = None;
+        let mut statuses = SmallVec::new();
+        for (plan, answer) in plans.iter().zip(answers.await) {
+            let (Some(check), Some(answer)) = (plan, answer) else {
+                statuses.push(no_limit(plan.as_ref()));
+                continue;
+            };
+            let Ok((Answer::Committed(settlement), source)) = answer else {
+                return Err(Uncommitted);
+            };
+            let Settlement { settled: found, verdicts, .. } = settlement;
+            if found != Settled::Again {
+                RuleStats::add(&check.rule.stats.allowed, check.hits.charge());
+            }
+            settled = settled.max(Some(found));
+            statuses.push(Status { allowed: true, ..status(check, verdicts, source) });
+        }
+        let settled = settled.unwrap_or(Settled::Reported);
+        let counters = &self.shared.counters.reservations;
+        let counter = match settled {
+            Settled::Committed if cost == 0 => &counters.released,
+            Settled::Committed => &counters.committed,
+            Settled::Again => &counters.repeated,
+            Settled::Reported => &counters.reported,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        Ok(Committed { settled, response: CheckResponse { allowed: true, statuses } })
+    }
+}
+
+impl Decider {
+    /// An id that no other reservation has.
+    pub(super) fn next_reservation(&self) -> ReservationId {
+        let Shared { node, next_check_id, .. } = &*self.shared;
+        let actor = node.incarnation.actor();
+        let number = next_check_id.fetch_add(1, Ordering::Relaxed);
+        let unique = [actor.writer(), actor.start(), number].map(u64::to_le_bytes).concat();
+        node.hasher.reservation(&unique)
+    }
+
+    /// The limits of a request, each with its amount; `None` where no limit applies.
+    fn plan_reservation(
+        &self,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+        amount: u32,
+    ) -> (Plans, Timestamp) {
+        let Shared { node, rules, without_envoy, .. } = &*self.shared;
+        let (book, tallies) = (rules.book.load_full(), &*rules.tallies);
+        let hits = Hits::new(i64::from(amount));
+        let request = CheckRequest { domain, descriptors, hits, for_envoy: false };
+        let planner = Planner { book: &book, hasher: &node.hasher, envoy: without_envoy, tallies };
+        let mut plans = planner.plan(&request);
+        for check in plans.iter_mut().flatten() {
+            check.hits = Hits::new(i64::from(narrow(check.hits)));
+        }
+        (plans, node.clock.now())
+    }
+
+    fn part(&self, check: &PlannedCheck, id: ReservationId, asked: Asked) -> Part {
+        let mut limits = check.limits();
+        if check.rule.mode == Mode::Eventual {
+            // Each region counts what its nodes admit, and has an owner of the key.
+            limits.scope = Scope::Region;
+        } else if self.is_divided(&check.rule) {
+            let topology = self.shared.node.topology.load();
+            let shares = Shares::of(&limits, topology.homes().everywhere(), &topology.region);
+            // The home goes on with the key.
+            limits = shares.and_then(|shares| shares.parts.into_iter().next()).unwrap_or(limits);
+        }
+        let key = KeyHash::of_reservation(&limits.counters, id);
+        Part { limits, key, asked }
+    }
+
+    /// What `on_unavailable` says.
+    fn reserve_without_owner(
+        &self,
+        check: &PlannedCheck,
+        now: Timestamp,
+    ) -> (Verdicts, VerdictSource) {
+        let Shared { node, counters, .. } = &*self.shared;
+        RuleStats::add(&check.rule.stats.unavailable, 1);
+        counters.fallback.fetch_add(1, Ordering::Relaxed);
+        let topology = node.topology.load();
+        let verdicts = fallback::decide(check, check.hits, &topology, &node.store, now);
+        (verdicts, VerdictSource::Fallback)
+    }
+
+    /// Releases what was reserved of a request that another limit refused. Nobody waits for it.
+    pub(super) fn release_later(&self, parts: Vec<Part>) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        if parts.is_empty() {
+            return;
+        }
+        let decider = self.clone();
+        runtime.spawn(async move {
+            let parts: Vec<Part> = parts.iter().map(|part| part.released(REMEMBERED)).collect();
+            join_all(parts.iter().map(|part| decider.ask_until(part, COMMIT_PATIENCE))).await;
+        });
+    }
+}
+
+// === impl Decider: routing ===
+
+impl Decider {
+    /// As [`Decider::ask_owner`], again and again while no owner is found.
+    pub(super) async fn ask_until(
+        &self,
+        part: &Part,
+        patience: Duration,
+    ) -> Result<(Answer, VerdictSource), NoVerdict> {
+        let deadline = Instant::now() + patience;
+        let mut pauses = exponential(AGAIN_MIN, AGAIN_MAX).build();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let answer = self.ask_owner(part, left).await;
+            let pause = pauses.next().unwrap_or(AGAIN_MAX);
+            if answer.is_ok() || Instant::now() + pause >= deadline {
+                return answer;
+            }
+            sleep(pause).await;
+        }
+    }
+
+    /// The answer of the owner, which may be this node, and where it comes from. A call whose
+    /// connection breaks is sent again: an owner applies it once.
+    pub(super) async fn ask_owner(
+        &self,
+        part: &Part,
+        patience: Duration,
+    ) -> Result<(Answer, VerdictSource), NoVerdict> {
+        let Shared { node, peers, .. } = &*self.shared;
+        let Part { limits, key, .. } = part;
+        let (scope, deadline) = (limits.scope, Instant::now() + patience);
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let mut again = exponential(AGAIN_MIN, AGAIN_MAX).build();
+        let handed_to = || node.ownership.transferred_to(key.token);
+        let here = || self.answer(part, node.clock.now());
+        if let Some(answer) = here() {
+            return self.once_copied(part, answer, left()).await;
+        }
+        let Some(Peers { mesh, .. }) = peers else { return Err(NoVerdict::Unavailable) };
+        let mut attempts = RoutingAttempts::new(scope, key.token);
+        attempts.not_owned_here(&node.topology.load(), handed_to());
+        loop {
+            let topology = node.topology.load_full();
+            let has_leases = || self.has_leases(scope, key.token, &topology);
+            let target = match attempts.next(&topology, has_leases) {
+                Next::Try(target) => target,
+                Next::Wait(pause) if pause < left() => {
+                    sleep(pause).await;
+                    continue;
+                }
+                Next::Wait(_) | Next::GiveUp => return Err(NoVerdict::Unavailable),
+            };
+            if target == topology.me {
+                match here() {
+                    Some(answer) => return self.once_copied(part, answer, left()).await,
+                    None => attempts.not_owner(handed_to()),
+                }
+                continue;
+            }
+            let Some(peer) = mesh.peer(&target) else { continue };
+            if peer.version < RESERVATIONS {
+                return Err(NoVerdict::Unavailable);
+            }
+            let call = part.call(running(node.clock.monotonic().plus(left().into())));
+            let source = VerdictSource::Owner;
+            match mesh.call_peer(&peer, StreamClass::Checks, call, left()).await {
+                Ok(Reply::Reserved { verdicts, ttl }) => {
+                    return Ok((Answer::Reserved(Reserved { verdicts, ttl }), source));
+                }
+                Ok(Reply::Committed { settled, verdicts }) => {
+                    let settlement = Settlement { settled, verdicts, frees: false };
+                    return Ok((Answer::Committed(settlement), source));
+                }
+                Ok(Reply::NotOwner { holder, .. }) => attempts.not_owner(holder),
+                Ok(Reply::Unconfirmed) => return Err(NoVerdict::Unconfirmed),
+                Ok(_) | Err(CallError::Timeout | CallError::Declined) => {
+                    return Err(NoVerdict::Unavailable);
+                }
+                Err(CallError::NotConnected) => {}
+                Err(CallError::Unreachable | CallError::Busy) => attempts.overloaded(),
+                Err(CallError::Closed) => match again.next() {
+                    Some(pause) if pause < left() => {
+                        sleep(pause).await;
+                        attempts = RoutingAttempts::new(scope, key.token);
+                    }
+                    _ => return Err(NoVerdict::Unavailable),
+                },
+            }
+        }
+    }
+
+    /// The answer of this node once a replica has it, if it needs one.
+    async fn once_copied(
+        &self,
+        part: &Part,
+        answer: Answer,
+        patience: Duration,
+    ) -> Result<(Answer, VerdictSource), NoVerdict> {
+        let is_confirmed = match self.copying(&part.limits, part.key, &answer, patience) {
+            Some(copying) => copying.await,
+            None => true,
+        };
+        is_confirmed.then_some((answer, VerdictSource::Local)).ok_or(NoVerdict::Unconfirmed)
+    }
+}
+
+// === impl Decider: the owner ===
+
+impl Decider {
+    /// Reserves for a peer, or commits. The second result waits for a replica, if it has to.
+    pub fn reserve_for_peer(
+        &self,
+        call: &ReserveCall,
+    ) -> (Reply, Option<impl Future<Output = Reply> + Send + use<>>) {
+        let ReserveCall { scope, counters, reservation, amount, ttl, durability, .. } = call;
+        let asked = Asked::Reserve { amount: *amount, ttl: *ttl };
+        self.answer_peer(*scope, counters, *durability, *reservation, asked)
+    }
+
+    /// As [`Decider::reserve_for_peer`].
+    pub fn commit_for_peer(
+        &self,
+        call: &CommitCall,
+    ) -> (Reply, Option<impl Future<Output = Reply> + Send + use<>>) {
+        let CommitCall { scope, counters, reservation, cost, remembered, durability } = call;
+        let asked = Asked::Commit { cost: *cost, remembered: *remembered };
+        self.answer_peer(*scope, counters, *durability, *reservation, asked)
+    }
+
+    fn answer_peer(
+        &self,
+        scope: Scope,
+        counters: &SmallVec<[Counter; 1]>,
+        durability: Durability,
+        key: KeyHash,
+        asked: Asked,
+    ) -> (Reply, Option<impl Future<Output = Reply> + Send + use<>>) {
+        let is_refund = matches!(asked, Asked::Commit { cost, .. } if cost.refund() > 0);
+        let is_beside = |counter: &Counter| counter.key.token == key.token;
+        if counters.is_empty() || !counters.iter().all(is_beside) || is_refund {
+            return (Reply::Malformed, None);
+        }
+        let counters = counters.clone();
+        let limits = Limits { scope, durability, leased: None, is_share: false, counters };
+        let part = Part { limits, key, asked };
+        let Shared { node, counters: stats, .. } = &*self.shared;
+        let Some(answer) = self.answer(&part, node.clock.now()) else {
+            stats.not_owner.fetch_add(1, Ordering::Relaxed);
+            let epoch = node.ownership.owned_ranges().epoch;
+            let holder = node.ownership.transferred_to(key.token);
+            return (Reply::NotOwner { epoch, holder }, None);
+        };
+        stats.served.fetch_add(1, Ordering::Relaxed);
+        let copying = self.copying(&part.limits, key, &answer, self.deadline(scope));
+        let reply = match answer {
+            Answer::Reserved(Reserved { verdicts, ttl }) => Reply::Reserved { verdicts, ttl },
+            Answer::Committed(Settlement { settled, verdicts, .. }) => {
+                Reply::Committed { settled, verdicts }
+            }
+        };
+        let confirmed = reply.clone();
+        let copied = copying.map(|copying| async move {
+            if copying.await { confirmed } else { Reply::Unconfirmed }
+        });
+        (reply, copied)
+    }
+
+    /// Applies what is asked, if this node decides the key.
+    fn answer(&self, part: &Part, now: Timestamp) -> Option<Answer> {
+        let Part { limits, key, asked } = part;
+        let Shared { node, peers, .. } = &*self.shared;
+        let owns = || peers.is_none() || node.ownership.decides(limits.scope, key.token);
+        let is_eventual = limits.counters.iter().any(|counter| counter.key.is_eventual());
+        let me = peers.as_ref().filter(|_| is_eventual).map(|peers| LocalActor {
+            actor: node.incarnation.actor(),
+            slack_divisor: peers.synchroniser.slack_divisor(),
+        });
+        let counters = &limits.counters;
+        match *asked {
+            Asked::Reserve { amount, ttl } => {
+                let reserve = store::Reserve { key: *key, amount, ttl };
+                let reserved = node.store.reserve_if(counters, &reserve, me, now, owns)?;
+                if !is_within(&reserved.verdicts)
+                    && let Some(key) = limits.key()
+                {
+                    // Of a leased rule: what other nodes hold and do not need.
+                    self.recall(key, None, now);
+                }
+                Some(Answer::Reserved(reserved))
+            }
+            Asked::Commit { cost, remembered } => {
+                let commit = store::Commit { key: *key, cost, remembered };
+                let settlement = node.store.commit_if(counters, &commit, me, now, owns)?;
+                if settlement.frees {
+                    // Refusals that other nodes remember may not hold any more.
+                    self.announce_refund(limits.scope, counters, Hits::new(-1));
+                }
+                Some(Answer::Committed(settlement))
+            }
+        }
+    }
+
+    /// Whether a replica has the reservation, and the counters beside it, within `patience`; `None`
+    /// if it does not have to. What is sent is one message: a replica that knows a reservation to
+    /// be settled knows its cost.
+    fn copying(
+        &self,
+        limits: &Limits,
+        key: KeyHash,
+        answer: &Answer,
+        patience: Duration,
+    ) -> Option<impl Future<Output = bool> + Send + use<>> {
+        let peers = self.shared.peers.as_ref()?;
+        let is_refused = matches!(answer, Answer::Reserved(it) if !is_within(&it.verdicts));
+        if limits.durability != Durability::Replicated || is_refused {
+            return None;
+        }
+        let owned = limits.counters.iter().map(|counter| counter.key).filter(|it| it.is_owned());
+        let keys: SmallVec<[KeyHash; 2]> = owned.chain([key]).collect();
+        let replicator = Arc::clone(&peers.replicator);
+        // A counter of which nothing is used has no slot.
+        let hits = Hits::new(-1);
+        Some(async move { replicator.confirm(&keys, hits, patience).await })
+    }
+}
+
+// === impl Part ===
+
+impl Part {
+    /// The end of this reservation, at no cost.
+    pub(super) fn released(&self, remembered: Span) -> Self {
+        let asked = Asked::Commit { cost: Hits::PEEK, remembered };
+        Self { asked, ..self.clone() }
+    }
+
+    fn call(&self, deadline: Span) -> Call {
+        let Self { limits, key, asked } = self;
+        let Limits { scope, durability, .. } = *limits;
+        let (counters, reservation) = (limits.counters.clone(), *key);
+        match *asked {
+            Asked::Reserve { amount, ttl } => Call::Reserve(ReserveCall {
+                scope,
+                counters,
+                reservation,
+                amount,
+                ttl,
+                durability,
+                deadline,
+            }),
+            Asked::Commit { cost, remembered } => Call::Commit(CommitCall {
+                scope,
+                counters,
+                reservation,
+                cost,
+                remembered,
+                durability,
+            }),
+        }
+    }
+}
+
+fn is_within(verdicts: &[Verdict]) -> bool {
+    super::status::is_within(verdicts)
+}
+
+/// The status of a descriptor that was decided, which the statistics do not count yet.
+fn status(check: &PlannedCheck, verdicts: Verdicts, source: VerdictSource) -> Status {
+    let rule = check.rule.clone();
+    let allowed = is_within(&verdicts) || rule.shadow;
+    let leading = super::status::leading(&verdicts);
+    Status {
+        rule: Some(rule),
+        allowed,
+        verdicts,
+        leading,
+        source,
+        metadata: check.metadata.clone(),
+    }
+}
+
+fn limited(plan: Option<&PlannedCheck>) -> Option<&PlannedCheck> {
+    plan.filter(|check| check.has_limits())
+}
+
+fn no_limit(plan: Option<&PlannedCheck>) -> Status {
+    Status::unlimited(plan.map(|check| check.rule.clone()))
+}
+
+/// A refund reserves nothing.
+fn narrow(hits: Hits) -> u32 {
+    u32::try_from(hits.charge()).unwrap_or(u32::MAX)
+}
