@@ -1,5 +1,6 @@
 //! States from a peer, by replication or handoff. Invariants: the store stays within its bounds; a
-//! merged state can be encoded; merging is idempotent and commutative; later checks get sane verdicts.
+//! merged state can be encoded; merging is idempotent and commutative; later checks get sane
+//! verdicts.
 
 #![no_main]
 

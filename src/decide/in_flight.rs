@@ -16,10 +16,10 @@
 //! until one of the others has ended. A node with seven of them is killed: with it end its
 //! connections, and ten seconds later their places are free.
 //!
-//! **Bound.** A place is one of `keys_max` keys until [`TTL`] after its request was renewed last, also
-//! when it has ended: at 1,000 requests a second some 10,000. A request that outlives its place goes on, beside others: when no owner has renewed it
-//! for [`TTL`]. A request that was cut off is given [`CUT_OFF_GRACE`] to end at the application
-//! before its place is free.
+//! **Bound.** A place is one of `keys_max` keys until [`TTL`] after its request was renewed last,
+//! also when it has ended: at 1,000 requests a second some 10,000. A request that outlives its
+//! place goes on, beside others: when no owner has renewed it for [`TTL`]. A request that was cut
+//! off is given [`CUT_OFF_GRACE`] to end at the application before its place is free.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

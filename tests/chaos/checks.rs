@@ -121,8 +121,8 @@ fn errors(history: &[Event]) -> Vec<String> {
 }
 
 /// The longest time in which the answers for one key were not exact: from the first of them to the
-/// last, because a key is asked about once in a second and the next exact answer would measure that;
-/// to the end of the history if none follows.
+/// last, because a key is asked about once in a second and the next exact answer would measure
+/// that; to the end of the history if none follows.
 fn without_exact_answer(history: &[Event]) -> Duration {
     let end = history.iter().map(|event| event.answered).max().unwrap_or_default();
     let mut events: Vec<&Event> =

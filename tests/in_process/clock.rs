@@ -120,7 +120,8 @@ async fn a_node_that_joins_half_a_minute_ahead_counts_in_the_windows_of_the_othe
     }
 }
 
-/// The log of a sliding window holds times, and a peer's times of the distant future are not merged.
+/// The log of a sliding window holds times, and a peer's times of the distant future are not
+/// merged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pair_of_unequal_clocks_hands_over_every_count() {
     let authority = authority();
@@ -243,7 +244,8 @@ async fn counts_of_a_future_that_nobody_follows_are_dropped() {
     fs::remove_dir_all(FOLDER.path()).expect("removed");
 }
 
-/// Two members decide by different times, as when one of them went on from later counts on its disk.
+/// Two members decide by different times, as when one of them went on from later counts on its
+/// disk.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_follows_one_of_its_region_that_decides_by_a_later_time() {
     let authority = authority();
@@ -281,7 +283,8 @@ async fn the_last_member_keeps_the_correction_of_its_machines_clock() {
     second.stop().await;
     settled(&[&last]).await;
 
-    // Founding a cluster takes some comparisons of the clocks. Its machine shows the wrong time too.
+    // Founding a cluster takes some comparisons of the clocks. Its machine shows the wrong time
+    // too.
     let seeds = [last.addr()];
     let identity = identity(&authority, &authority, "w1", "us");
     let (outside, _, stop) = synchronised();
@@ -293,7 +296,8 @@ async fn the_last_member_keeps_the_correction_of_its_machines_clock() {
     assert!(last.core.skew().is_beyond, "it has forgotten what the others showed");
 }
 
-/// A node of another cluster, which it founded itself, is half an hour ahead, and a peer by mistake.
+/// A node of another cluster, which it founded itself, is half an hour ahead, and a peer by
+/// mistake.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_follows_no_clock_of_another_cluster() {
     static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));

@@ -188,9 +188,9 @@ async fn hits_that_one_node_holds_are_recalled_when_another_is_refused() {
     assert!(counts.grants.recalled > 0 && counts.refused_early > 0, "{counts:?}");
 }
 
-/// Twenty hits were admitted, and a client gives them back: to the node that spends granted hits, to
-/// the owner, and to a node that has seen nothing of the key. Soon as many more are admitted, and
-/// never more, although nodes hold hits that are counted and have not been spent.
+/// Twenty hits were admitted, and a client gives them back: to the node that spends granted hits,
+/// to the owner, and to a node that has seen nothing of the key. Soon as many more are admitted,
+/// and never more, although nodes hold hits that are counted and have not been spent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refund_makes_room_for_what_was_admitted_and_no_more() {
     let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, patient).await;

@@ -66,8 +66,8 @@ async fn gossip_that_ended_is_started_anew() {
     assert_eq!(allowed, 20);
 }
 
-/// As many nodes as a node connects to, all with ids of the greatest length and IPv6 addresses. With
-/// some 50 more the answer would have no room, and end the gossip of the node.
+/// As many nodes as a node connects to, all with ids of the greatest length and IPv6 addresses.
+/// With some 50 more the answer would have no room, and end the gossip of the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_most_nodes_that_there_may_be_fit_into_a_message() {
     let authority = authority();

@@ -129,8 +129,8 @@ async fn a_handoff_waits_while_the_next_owner_has_no_room_and_then_goes_on() {
     assert_eq!(rejected(), 3);
 }
 
-/// Members that are gone are forgotten after a second, and two of three voters are among them. A node
-/// that joins changes nothing: there is no majority to admit it.
+/// Members that are gone are forgotten after a second, and two of three voters are among them. A
+/// node that joins changes nothing: there is no majority to admit it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_voters_are_never_forgotten_without_a_majority() {
     fn forgetful(config: &mut Config) {

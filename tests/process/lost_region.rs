@@ -1,5 +1,5 @@
-//! A region that is lost: the others decide its global keys once its lease has ended, with the counts
-//! that were copied, and give them back when it returns.
+//! A region that is lost: the others decide its global keys once its lease has ended, with the
+//! counts that were copied, and give them back when it returns.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -115,8 +115,8 @@ fn nodes_without_disks_that_restart_as_they_become_ready_leave_the_regions_a_maj
     });
 }
 
-/// The region that returns reaches the witness, but not the one that decides its keys: it is no home
-/// before it has the counts. Nor does it matter that one of its nodes dies as they arrive.
+/// The region that returns reaches the witness, but not the one that decides its keys: it is no
+/// home before it has the counts. Nor does it matter that one of its nodes dies as they arrive.
 #[test]
 fn a_region_is_a_home_again_only_when_it_has_the_counts() {
     network::run(|network| async move {
@@ -216,8 +216,8 @@ fn another_node_stands_for_a_region_when_one_is_killed() {
     });
 }
 
-/// Two of three global voters lose their disks. Their regions are founded anew, and no global key is
-/// decided until an operator recovers the agreement of the regions from the third.
+/// Two of three global voters lose their disks. Their regions are founded anew, and no global key
+/// is decided until an operator recovers the agreement of the regions from the third.
 #[test]
 fn an_agreement_of_the_regions_is_recovered_by_hand() {
     network::run(|_| async move {

@@ -158,8 +158,9 @@ fn an_evicted_voter_returns_at_once_when_another_one_dies() {
     });
 }
 
-/// A node drains and does not reach one of those that take its keys over: it goes on deciding these,
-/// and another node, which has handed over already, confirms its hits. When it is killed they count.
+/// A node drains and does not reach one of those that take its keys over: it goes on deciding
+/// these, and another node, which has handed over already, confirms its hits. When it is killed
+/// they count.
 #[test]
 fn hits_that_a_draining_node_admits_late_survive_it() {
     network::run(|network| async move {

@@ -1,5 +1,5 @@
-//! Regions that are cut off from each other: a global key has one owner, also when the region that is
-//! cut off starts more nodes.
+//! Regions that are cut off from each other: a global key has one owner, also when the region that
+//! is cut off starts more nodes.
 
 use tidegate_testkit::network;
 use tidegate_testkit::process::{Cluster, ClusterOptions};

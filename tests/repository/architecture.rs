@@ -109,6 +109,7 @@ const CONFINED: [(&str, &[&str]); 17] = [
             // How long a forwarded request may still take; the verdict has its own `now`.
             "src/decide/combiner.rs",
             "src/decide/forward.rs",
+            "src/decide/reserve.rs",
             "src/decide/shares.rs",
             // When the requests of a program may leave.
             "crates/client/src/pacer.rs",

@@ -214,9 +214,9 @@ fn released_to(from: &mut RingOwnership, to: &str) -> (u64, Ranges) {
     panic!("no release");
 }
 
-/// The voters `a b c` become `a b d`; then `p` is evicted. `a` and `d` never granted `p` anything, so
-/// they report the map without it at once, while `b` and `c`, which have learned neither change, go
-/// on granting. The joint phase is what prevents this: it ends only when a majority of the old
+/// The voters `a b c` become `a b d`; then `p` is evicted. `a` and `d` never granted `p` anything,
+/// so they report the map without it at once, while `b` and `c`, which have learned neither change,
+/// go on granting. The joint phase is what prevents this: it ends only when a majority of the old
 /// voters has reported it for longer than a grant lasts.
 #[test]
 fn a_joint_phase_that_ends_too_early_would_give_two_leases() {

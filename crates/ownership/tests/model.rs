@@ -2,10 +2,10 @@
 //! within stated bounds, and for long random walks beyond them. In the walks nodes also count hits,
 //! and none decides without a hit that a member has confirmed and still has.
 //!
-//! The state machines of `docs/adr/0001-who-owns-a-key.md` are driven as a node drives them, and each
-//! node has a clock that is a tenth too slow, right, or a tenth too fast. Only answers to pings are
-//! delayed: a ping that arrives late is equivalent to a ping sent earlier, whose grant is valid for
-//! a shorter time. A paused node is one that no other node reaches.
+//! The state machines of `docs/adr/0001-who-owns-a-key.md` are driven as a node drives them, and
+//! each node has a clock that is a tenth too slow, right, or a tenth too fast. Only answers to
+//! pings are delayed: a ping that arrives late is equivalent to a ping sent earlier, whose grant is
+//! valid for a shorter time. A paused node is one that no other node reaches.
 //!
 //! `TIDEGATE_MODEL_DEEPER=1` explores one more event, `TIDEGATE_MODEL_SEEDS=20000` that many random
 //! walks.
@@ -257,7 +257,8 @@ fn release(cluster: &mut Cluster, pairs: &[(usize, usize)]) {
     }
 }
 
-/// `P` does not learn that `D` votes in the place of `C`, and that it is evicted afterwards. `B` and
+/// `P` does not learn that `D` votes in the place of `C`, and that it is evicted afterwards. `B`
+/// and
 /// `C` learn of the eviction late: they were a majority of the voters that `P` knows, and are none
 /// of those that are asked whether its ranges are free.
 #[test]

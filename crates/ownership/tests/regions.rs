@@ -1,9 +1,9 @@
 //! Random walks of the regions' leases: two regions never decide one global key.
 //!
-//! Nodes of three regions and a witness follow a list of global maps, each at its own time, and with
-//! clocks of different speeds. The maps add and remove homes and replace voters, as the leader's
-//! autopilot would: one change after the other, a joint phase for voters. Messages are delayed or
-//! lost. After every event each token has at most one region that decides it.
+//! Nodes of three regions and a witness follow a list of global maps, each at its own time, and
+//! with clocks of different speeds. The maps add and remove homes and replace voters, as the
+//! leader's autopilot would: one change after the other, a joint phase for voters. Messages are
+//! delayed or lost. After every event each token has at most one region that decides it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! `POST /v1/reserve`, `/v1/commit` and `/v1/release`: for work whose cost is known late.
 //!
 //! ```text
-//! POST /v1/reserve  {"domain": "llm", "descriptors": [{"entries": [{"key": "tenant", "value": "a"}]}],
+//! POST /v1/reserve  {"domain": "llm", "descriptors": [{"entries": [{"key": "tenant", "value":
+//! "a"}]}],
 //!                    "amount": 4000, "ttl": "60s"}
 //! 200               {"code": "OK", "reservationId": "…", "ttl": "60s", "statuses": […]}
 //! POST /v1/commit   {"domain": …, "descriptors": …, "reservationId": "…", "actualAmount": 350}
@@ -11,7 +12,7 @@
 //! | | status |
 //! |---|---|
 //! | the amount is reserved | 200 |
-//! | it does not fit | 429 or the configured one, `"code": "OVER_LIMIT"`, the headers of a refusal |
+//! | it does not fit | 429 or the configured one, `"code": "OVER_LIMIT"`, a refusal's headers |
 //! | a commit was applied, now or before | 200, with its outcome |
 //! | no owner has confirmed a commit in time | 503; it may be sent again with the same id |
 //!

@@ -1,5 +1,5 @@
-//! The losses that a run may have, key by key. This is the only place that permits a loss because of
-//! a fault.
+//! The losses that a run may have, key by key. This is the only place that permits a loss because
+//! of a fault.
 //!
 //! A strict limit is exceeded by as many hits as owners of the key lost, and owners lose hits only
 //! when another process takes over: see [`Change`]. A planned change transfers all counts. A crash
@@ -87,8 +87,8 @@ impl Guarantee {
     }
 }
 
-/// Hits of `key` that owners admitted or had granted between two times. A hit was decided between its
-/// request and its answer.
+/// Hits of `key` that owners admitted or had granted between two times. A hit was decided between
+/// its request and its answer.
 fn admitted_within(key: Key, records: &[Record], from_ms: u64, to_ms: u64) -> u64 {
     within(key, records, from_ms, to_ms).map(Record::admitted_by_owner).sum()
 }

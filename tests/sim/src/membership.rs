@@ -47,8 +47,8 @@ const EPISODES: [Episode; 7] = [
     Episode::Growth,
     Episode::WipedMajority,
 ];
-/// Of this many such seeds one begins with [`Episode::LostLink`]. It is not drawn otherwise, so that
-/// the other seeds keep their scenarios.
+/// Of this many such seeds one begins with [`Episode::LostLink`]. It is not drawn otherwise, so
+/// that the other seeds keep their scenarios.
 const LOST_LINK_EVERY: usize = 8;
 
 /// A scenario under construction.

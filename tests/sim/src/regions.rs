@@ -1,9 +1,9 @@
 //! Scenarios of several regions, in which a region is lost, cut off, or badly connected.
 //!
 //! Seeds that end in 7 have such a scenario. Two or three regions are homes of global keys, and one
-//! is a witness, which is none. As in [`membership`](crate::membership) there are some episodes, one
-//! after the other, under a light load from clients in every region. Example, a region that is cut
-//! off, grows and returns, and then one that is lost with its disks:
+//! is a witness, which is none. As in [`membership`](crate::membership) there are some episodes,
+//! one after the other, under a light load from clients in every region. Example, a region that is
+//! cut off, grows and returns, and then one that is lost with its disks:
 //!
 //! ```text
 //! Partition eu | us, w   Start n6   Start n7   Heal   Await(GlobalSettled)   Blackout us
@@ -20,8 +20,8 @@ use crate::fault::{Awaited, Fault, Incident};
 use crate::layout::{Failover, Layout};
 use crate::scenario::{Family, Scenario};
 
-/// What happens to a region. The first episode of a seed is the next one for each such seed, so that
-/// a few seeds reach all of them.
+/// What happens to a region. The first episode of a seed is the next one for each such seed, so
+/// that a few seeds reach all of them.
 #[derive(Clone, Copy, Debug)]
 enum Episode {
     /// No other region reaches it for 10 to 60 s. Meanwhile nodes restart.

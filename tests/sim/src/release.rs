@@ -1,10 +1,10 @@
 //! Two releases of the product, of which the newer speaks one more version of the mesh protocol.
 //!
-//! In some seeds the nodes of some regions start with the older one, and with the newer one whenever
-//! they start again: an upgrade in the order of the faults. New nodes are of the newer release. The
-//! newer version is in force in a region once the last of its nodes has been upgraded; a node of the
-//! older release could not join any more. A node of the older release knows no combined checks, and
-//! so no grants.
+//! In some seeds the nodes of some regions start with the older one, and with the newer one
+//! whenever they start again: an upgrade in the order of the faults. New nodes are of the newer
+//! release. The newer version is in force in a region once the last of its nodes has been upgraded;
+//! a node of the older release could not join any more. A node of the older release knows no
+//! combined checks, and so no grants.
 
 use tidegate_cluster::mesh::codec::{COMBINED_CHECKS, VERSION, VERSIONS};
 use tidegate_ownership::Versions;

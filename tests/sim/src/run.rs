@@ -21,8 +21,8 @@ const REST_AFTER_MS: u64 = 4_000;
 const FINAL_READ_MS: u64 = 500;
 /// Longest time from the last fault until the cluster is in an awaited state.
 const STATE_MAX_MS: u64 = 30_000;
-/// Of the voters: each time that a disk takes longer for a write of the leader than an election, the
-/// next one begins to wait for `cluster.replace_after`.
+/// Of the voters: each time that a disk takes longer for a write of the leader than an election,
+/// the next one begins to wait for `cluster.replace_after`.
 const LIVE_VOTERS_MAX_MS: u64 = STATE_MAX_MS + 3 * 10_000;
 /// Of ranges of a node that crashed, where nothing else keeps a majority from agreeing. It takes a
 /// second to be noticed, and a disk may take two for a write.

@@ -94,15 +94,15 @@ fn a_slow_disk_costs_no_lease() {
     passes(145);
 }
 
-/// A region was a home again before the nodes of the others saw its nodes. These copied nothing, and
-/// its keys continued with the counts of before.
+/// A region was a home again before the nodes of the others saw its nodes. These copied nothing,
+/// and its keys continued with the counts of before.
 #[test]
 fn a_region_that_comes_into_sight_late_gets_the_counts_of_its_keys() {
     passes(227);
 }
 
-/// Two nodes lost the large datagrams between them, and one of them led. It alone was waited for, by
-/// the other, which could not tell it. The keys of a crashed node had no owner meanwhile.
+/// Two nodes lost the large datagrams between them, and one of them led. It alone was waited for,
+/// by the other, which could not tell it. The keys of a crashed node had no owner meanwhile.
 #[test]
 fn a_leader_that_cannot_hand_over_says_so_itself() {
     passes(465);
@@ -149,7 +149,8 @@ fn a_member_is_forgotten_only_long_after_it_was_evicted() {
     passes(75);
 }
 
-/// A region reached the witness and not the home of its keys, and decided them without their counts.
+/// A region reached the witness and not the home of its keys, and decided them without their
+/// counts.
 #[test]
 fn a_region_that_does_not_reach_the_home_of_its_keys_stays_out() {
     passes(797);
@@ -162,23 +163,24 @@ fn a_region_that_knows_no_agreement_has_its_part_of_a_limit() {
     passes(3367);
 }
 
-/// A region returned, and the other one was cut off at once: it had the counts of the keys that moved,
-/// and not of those that had stayed.
+/// A region returned, and the other one was cut off at once: it had the counts of the keys that
+/// moved, and not of those that had stayed.
 #[test]
 fn a_region_that_returns_has_the_counts_of_all_keys() {
     passes(47);
 }
 
 /// While its disk was full, a node led for less than the time between two ticks, and was asked to
-/// join by a run that ended later. When it led again it admitted that run in place of the living one.
+/// join by a run that ended later. When it led again it admitted that run in place of the living
+/// one.
 #[test]
 fn a_leader_forgets_who_wanted_to_join_in_an_earlier_term() {
     passes(175);
 }
 
-/// All clocks were set, and a region restarted. Its second node stepped its clock back to that of the
-/// members while a message to the first had failed: the pause before the next one was measured by
-/// that clock, and lasted 70 minutes.
+/// All clocks were set, and a region restarted. Its second node stepped its clock back to that of
+/// the members while a message to the first had failed: the pause before the next one was measured
+/// by that clock, and lasted 70 minutes.
 #[test]
 fn a_clock_that_is_stepped_back_delays_no_message() {
     passes(197);
@@ -198,8 +200,8 @@ fn a_copy_that_never_arrives_is_no_progress() {
     passes(1_725);
 }
 
-/// A home restarted with other clocks while it was cut off, for less than it takes to strike it off.
-/// The other refused its counts, so they were lost with it.
+/// A home restarted with other clocks while it was cut off, for less than it takes to strike it
+/// off. The other refused its counts, so they were lost with it.
 #[test]
 fn a_home_of_other_clocks_loses_its_keys_before_it_decides_them() {
     passes(577);

@@ -15,8 +15,8 @@
 //! decided by the store that owns the key. Of an eventual rule each store decides alone, and the
 //! changed counters are exchanged every 5 ms, which is what an announcement takes.
 //!
-//! Bytes per key are those of the store divided by its keys, sampled once per simulated second after
-//! the first two windows.
+//! Bytes per key are those of the store divided by its keys, sampled once per simulated second
+//! after the first two windows.
 //!
 //! # Bounds
 //!

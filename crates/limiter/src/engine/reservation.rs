@@ -2,8 +2,8 @@
 //!
 //! # Idea
 //!
-//! A reservation keeps an amount of each limit of a descriptor free from now on, until its real cost
-//! is committed or its time is over. It is a small state of its own beside the counters, not a
+//! A reservation keeps an amount of each limit of a descriptor free from now on, until its real
+//! cost is committed or its time is over. It is a small state of its own beside the counters, not a
 //! charge in them:
 //!
 //! - it ends by itself, at [`until`](Reservation::until), and nobody has to give anything back;
@@ -23,9 +23,9 @@
 //!
 //! # Example
 //!
-//! 1,000 tokens a minute, 500 used. A reservation of 400 is admitted, one of 200 after it is not: 900
-//! are taken. The first commits 150: 650 are used and 350 are free again. Had it committed 700, all
-//! 700 would count, 1,200 of 1,000, and nothing would pass until the next minute.
+//! 1,000 tokens a minute, 500 used. A reservation of 400 is admitted, one of 200 after it is not:
+//! 900 are taken. The first commits 150: 650 are used and 350 are free again. Had it committed 700,
+//! all 700 would count, 1,200 of 1,000, and nothing would pass until the next minute.
 //!
 //! # Bound
 //!

@@ -24,7 +24,7 @@ use super::counting_mode::{CheckParams, LocalActor};
 use super::key::Counter;
 use super::overflow::{Overflow, Placement, refusal, shared_counter};
 use super::queues::Queues;
-use super::reservations::Refused;
+use super::reserved::Refused;
 use super::shard::Shard;
 use super::sharded::Store;
 use super::slot::Slot;
@@ -281,8 +281,8 @@ impl Shard {
                 .map(|counter| self.charge(counter, params, &mut placement).beside(params.reserved))
                 .collect();
         }
-        if params.reserved > 0 {
-            self.reservations_have_refused(token(counters));
+        if let Some(reservations) = &mut self.reservations {
+            reservations.has_refused(token(counters));
         }
         let peek = CheckParams { hits: Hits::PEEK, ..params };
         let answer = |(counter, verdict): (&Counter, Verdict)| {
@@ -422,8 +422,11 @@ impl Shard {
             // Of a queue: what is reserved does not wait in it.
             return Verdict { delay: alone.delay, ..whole };
         }
-        let token = counter.key.token;
-        self.refused_beside(token, Refused { alone, whole, left: of(Hits::PEEK).remaining }, params)
+        let refused = Refused { alone, whole, left: of(Hits::PEEK).remaining };
+        match &self.reservations {
+            Some(reservations) => reservations.refusal(counter.key.token, refused, params),
+            None => whole,
+        }
     }
 
     fn preview_alone(

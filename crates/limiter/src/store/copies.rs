@@ -168,7 +168,7 @@ impl Shard {
                 queues.enqueue_snapshot(slot);
             }
             if slot.state.reservation().is_some() {
-                self.note_reservation_of(key);
+                self.note_reservation(key);
             }
             return MergeOutcome::Merged { changed };
         }

@@ -106,8 +106,8 @@ impl KeyHasher {
         DescriptorHash { token: hash.h1, base: hash.h2 }
     }
 
-    /// The name of a reservation that cannot be guessed without the secret, from bytes that no other
-    /// reservation of the cluster has.
+    /// The name of a reservation that cannot be guessed without the secret, from bytes that no
+    /// other reservation of the cluster has.
     pub fn reservation(&self, unique: &[u8]) -> ReservationId {
         let mut sip = SipHasher13::new_with_key(&self.secret);
         write_part(&mut sip, "tidegate reservation");

@@ -30,6 +30,7 @@ mod pages;
 mod prefetch;
 mod queues;
 mod reservations;
+mod reserved;
 mod shard;
 mod sharded;
 mod slot;

@@ -1,19 +1,12 @@
-//! Reservations beside the counters of a descriptor; [`engine::reservation`](crate::engine::reservation)
-//! has the idea.
+//! Reservations beside the counters of a descriptor;
+//! [`engine::reservation`](crate::engine::reservation) has the idea.
 //!
 //! A reservation is a slot of its own, with the token of the counters that it is beside, so it is
 //! decided under their lock, and replicated, handed over and saved as they are. It counts for all
 //! counters of that token: the limits of one descriptor.
 //!
-//! What is reserved has to be known for every check of such a counter. So a shard keeps, beside its
-//! table, the amounts of its tokens in the order in which they end. They follow from the slots:
-//! whatever changes a slot with a reservation notes it here. A shard without reservations, the common
-//! case, pays for one comparison a check.
-//!
 //! **Bound.** A reservation is one of `keys_max` keys, until its id is forgotten. At the bound no
 //! reservation is made, and a commit is charged without being remembered.
-
-use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -81,32 +74,6 @@ pub struct Settlement {
     pub frees: bool,
 }
 
-/// Hits that do not fit beside what is reserved.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Refused {
-    /// The verdict without reservations.
-    pub(super) alone: Verdict,
-    /// The verdict on the hits and all that is reserved.
-    pub(super) whole: Verdict,
-    /// What is left without reservations.
-    pub(super) left: u32,
-}
-
-/// The live reservations of a shard.
-#[derive(Debug, Default)]
-pub(super) struct Reservations(BTreeMap<u64, OfToken>);
-
-/// Those of one token.
-#[derive(Debug, Default)]
-struct OfToken {
-    /// Amounts by end, and by tag.
-    amounts: BTreeMap<(Timestamp, u64), u32>,
-    /// Sum of the amounts.
-    sum: u64,
-    /// A check was refused that would have passed without them.
-    has_refused: bool,
-}
-
 // === impl Store ===
 
 impl Store {
@@ -152,61 +119,6 @@ impl Store {
 // === impl Shard ===
 
 impl Shard {
-    /// What is reserved beside the counters of `token`, in hits.
-    #[inline]
-    pub(super) fn reserved(&mut self, token: u64, now: Timestamp) -> u64 {
-        if self.reservations.is_none() { 0 } else { self.reserved_now(token, now) }
-    }
-
-    #[cold]
-    fn reserved_now(&mut self, token: u64, now: Timestamp) -> u64 {
-        let Some(reservations) = &mut self.reservations else { return 0 };
-        let sum = reservations.sum(token, now);
-        if reservations.0.is_empty() {
-            self.reservations = None;
-        }
-        sum
-    }
-
-    /// The verdict on hits that do not fit beside what is reserved. The refusal ends when it would
-    /// with all that is reserved, or when enough of that has ended.
-    #[cold]
-    pub(super) fn refused_beside(
-        &self,
-        token: u64,
-        refused: Refused,
-        params: CheckParams,
-    ) -> Verdict {
-        let Refused { alone, whole, left } = refused;
-        let (hits, left) = (params.hits.charge(), u64::from(left));
-        let missing = hits.saturating_add(params.reserved).saturating_sub(left);
-        let of_token = self.reservations.as_ref().and_then(|it| it.0.get(&token));
-        // What is missing without reservations, too, comes with time alone.
-        let end = of_token.and_then(|it| it.end_of(missing.min(it.sum)));
-        let end = end.map(|end| end.since(params.now).max(Span::from_nanos(1)));
-        let ended = match (alone.retry, end) {
-            (Retry::Never, _) | (_, None) => None,
-            (Retry::Now, Some(end)) => Some(end),
-            (Retry::After(span), Some(end)) => Some(end.max(span)),
-        };
-        let retry = match (whole.retry, ended) {
-            (Retry::After(one), Some(other)) => Retry::After(one.min(other)),
-            (_, Some(ended)) => Retry::After(ended),
-            (retry, None) => retry,
-        };
-        let remaining = left.saturating_sub(params.reserved);
-        let narrow = |hits: u64| u32::try_from(hits).unwrap_or(u32::MAX);
-        let excess = narrow(hits.saturating_sub(remaining));
-        Verdict { remaining: narrow(remaining), retry, excess, ..whole }
-    }
-
-    /// Hits were refused that would have passed without what is reserved at `token`.
-    pub(super) fn reservations_have_refused(&mut self, token: u64) {
-        if let Some(of_token) = self.reservations.as_mut().and_then(|it| it.0.get_mut(&token)) {
-            of_token.has_refused = true;
-        }
-    }
-
     /// The reservation in the slot of `key`.
     fn reservation(&self, key: KeyHash, now: Timestamp) -> Option<Reservation> {
         self.state(key, now)?.reservation()
@@ -239,7 +151,9 @@ impl Shard {
         let params = params(Hits::new(i64::from(amount)));
         let mut verdicts = self.peek(counters, params);
         if !verdicts.iter().all(|verdict| verdict.allowed) {
-            self.reservations_have_refused(key.token);
+            if let Some(reservations) = &mut self.reservations {
+                reservations.has_refused(key.token);
+            }
             let peeks = self.peek(counters, CheckParams { hits: Hits::PEEK, ..params });
             for (verdict, peek) in verdicts.iter_mut().zip(peeks) {
                 if verdict.allowed {
@@ -281,8 +195,8 @@ impl Shard {
         };
         let mut frees = false;
         if settled != Settled::Again {
-            let of_token = self.reservations.as_mut().and_then(|it| it.0.get_mut(&key.token));
-            frees = of_token.is_some_and(|it| std::mem::take(&mut it.has_refused));
+            let reservations = self.reservations.as_mut();
+            frees = reservations.is_some_and(|it| it.take_refused(key.token));
             if params.hits.charge() > 0 {
                 self.charge_in_full(counters, params, overflow);
             }
@@ -309,7 +223,7 @@ impl Shard {
             slot.meta = slot.meta.with_expiry(expires);
             queues.enqueue_strict(slot);
             queues.enqueue_snapshot(slot);
-            self.note_reservation_of(key);
+            self.note_reservation(key);
         } else {
             let mut slot = Slot::new(key, state, expires);
             self.queues.enqueue_strict(&mut slot);
@@ -317,108 +231,5 @@ impl Shard {
             self.insert(slot);
         }
         true
-    }
-
-    /// The slot of `key` is about to change or go: what it reserves no longer counts.
-    #[inline]
-    pub(super) fn forget_reservation(&mut self, key: KeyHash) {
-        if self.reservations.is_some() {
-            let of_slot = self.table.find(key).and_then(|slot| slot.state.reservation());
-            if let (Some(old), Some(reservations)) = (of_slot, &mut self.reservations) {
-                reservations.remove(key, old.until);
-            }
-        }
-    }
-
-    /// What this slot reserves counts from now on.
-    #[inline]
-    pub(super) fn note_reservation(&mut self, slot: &Slot) {
-        let Some(reservation) = slot.state.reservation() else { return };
-        if !reservation.is_settled {
-            let Reservation { until, amount, .. } = reservation;
-            self.reservations.get_or_insert_default().add(slot.key, until, amount);
-        }
-    }
-
-    /// The slot of `key` has changed: what it reserves now counts from now on.
-    pub(super) fn note_reservation_of(&mut self, key: KeyHash) {
-        let of_slot = self.table.find(key).and_then(|slot| slot.state.reservation());
-        if let Some(Reservation { until, amount, is_settled: false }) = of_slot {
-            self.reservations.get_or_insert_default().add(key, until, amount);
-        }
-    }
-
-    /// Notes the reservations of all slots anew.
-    pub(super) fn note_all_reservations(&mut self) {
-        let mut all = Reservations::default();
-        for slot in self.table.occupied(0..self.table.slots_len()) {
-            if let Some(Reservation { until, amount, is_settled: false }) = slot.state.reservation()
-            {
-                all.add(slot.key, until, amount);
-            }
-        }
-        self.reservations = (!all.0.is_empty()).then(|| Box::new(all));
-    }
-
-    /// Drops what has ended, also of tokens that are not checked any more.
-    pub(super) fn drop_ended_reservations(&mut self, now: Timestamp) {
-        if let Some(reservations) = &mut self.reservations {
-            reservations.0.retain(|_, of_token| of_token.sum_at(now) > 0);
-            if reservations.0.is_empty() {
-                self.reservations = None;
-            }
-        }
-    }
-}
-
-// === impl Reservations ===
-
-impl Reservations {
-    fn add(&mut self, key: KeyHash, until: Timestamp, amount: u32) {
-        let of_token = self.0.entry(key.token).or_default();
-        if of_token.amounts.insert((until, key.tag), amount).is_none() {
-            of_token.sum += u64::from(amount);
-        }
-    }
-
-    fn remove(&mut self, key: KeyHash, until: Timestamp) {
-        let Some(of_token) = self.0.get_mut(&key.token) else { return };
-        if let Some(amount) = of_token.amounts.remove(&(until, key.tag)) {
-            of_token.sum -= u64::from(amount);
-        }
-        if of_token.amounts.is_empty() {
-            self.0.remove(&key.token);
-        }
-    }
-
-    /// What is reserved of `token` at `now`.
-    fn sum(&mut self, token: u64, now: Timestamp) -> u64 {
-        let Some(of_token) = self.0.get_mut(&token) else { return 0 };
-        let sum = of_token.sum_at(now);
-        if sum == 0 {
-            self.0.remove(&token);
-        }
-        sum
-    }
-}
-
-impl OfToken {
-    /// The sum at `now`. Drops what has ended.
-    fn sum_at(&mut self, now: Timestamp) -> u64 {
-        while let Some(first) = self.amounts.first_entry()
-            && first.key().0 <= now
-        {
-            self.sum -= u64::from(first.remove());
-        }
-        self.sum
-    }
-
-    /// When at least `hits` of them have ended; `None` if there are fewer.
-    fn end_of(&self, hits: u64) -> Option<Timestamp> {
-        let mut ended = 0_u64;
-        self.amounts.iter().find_map(|((until, _), amount)| {
-            ended += u64::from(*amount);
-            (ended >= hits).then_some(*until)
-        })
     }
 }

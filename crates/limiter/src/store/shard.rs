@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use super::key::KeyHash;
 use super::queues::Queues;
-use super::reservations::Reservations;
+use super::reserved::Reservations;
 use super::slot::Slot;
 use super::table::Table;
 use crate::engine::{FineKeys, State};
@@ -137,7 +137,9 @@ impl Shard {
         let expires = slot.meta.expires();
         self.quiet_until = self.quiet_until.min(expires);
         self.pass_earliest = self.pass_earliest.min(expires);
-        self.note_reservation(&slot);
+        if let Some(reservation) = slot.state.reservation().filter(|it| !it.is_settled) {
+            self.reservations.get_or_insert_default().add(slot.key, reservation);
+        }
         self.table.insert(slot);
     }
 
@@ -176,8 +178,8 @@ impl Shard {
         let removed = before - self.table.len();
         self.counts.expired += removed as u64;
         self.table.shrink();
-        if removed > 0 {
-            self.drop_ended_reservations(now);
+        if let Some(reservations) = self.reservations.as_mut().filter(|_| removed > 0) {
+            reservations.drop_ended(now);
         }
         removed
     }
@@ -199,6 +201,52 @@ impl Shard {
         self.table.shrink();
         self.note_all_reservations();
         removed
+    }
+
+    /// What is reserved beside the counters of `token`, in hits.
+    #[inline]
+    pub(super) fn reserved(&mut self, token: u64, now: Timestamp) -> u64 {
+        if self.reservations.is_none() { 0 } else { self.reserved_now(token, now) }
+    }
+
+    #[cold]
+    fn reserved_now(&mut self, token: u64, now: Timestamp) -> u64 {
+        let Some(reservations) = &mut self.reservations else { return 0 };
+        let sum = reservations.sum(token, now);
+        if reservations.is_empty() {
+            self.reservations = None;
+        }
+        sum
+    }
+
+    /// The slot of `key` is about to change or go: what it reserves no longer counts.
+    #[inline]
+    pub(super) fn forget_reservation(&mut self, key: KeyHash) {
+        if self.reservations.is_some() {
+            let of_slot = self.table.find(key).and_then(|slot| slot.state.reservation());
+            if let (Some(old), Some(reservations)) = (of_slot, &mut self.reservations) {
+                reservations.remove(key, old.until);
+            }
+        }
+    }
+
+    /// What the slot of `key` reserves now counts from now on.
+    pub(super) fn note_reservation(&mut self, key: KeyHash) {
+        let of_slot = self.table.find(key).and_then(|slot| slot.state.reservation());
+        if let Some(reservation) = of_slot.filter(|it| !it.is_settled) {
+            self.reservations.get_or_insert_default().add(key, reservation);
+        }
+    }
+
+    /// Notes the reservations of all slots anew.
+    fn note_all_reservations(&mut self) {
+        let mut all = Reservations::default();
+        for slot in self.table.occupied(0..self.table.slots_len()) {
+            if let Some(reservation) = slot.state.reservation() {
+                all.add(slot.key, reservation);
+            }
+        }
+        self.reservations = (!all.is_empty()).then(|| Box::new(all));
     }
 
     /// Ends a pass over the table and begins the next. If keys moved meanwhile, some may have been

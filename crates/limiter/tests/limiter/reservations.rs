@@ -1,5 +1,5 @@
-//! Reservations: what is kept free is there when its cost is committed, copies of a store agree, and
-//! an id counts once.
+//! Reservations: what is kept free is there when its cost is committed, copies of a store agree,
+//! and an id counts once.
 
 use proptest::prelude::*;
 use tidegate_limiter::descriptor::Entry;

@@ -1,5 +1,5 @@
-//! Request smuggling: whatever a client sends, the application finds the requests that the proxy has
-//! checked, one for each, and no others.
+//! Request smuggling: whatever a client sends, the application finds the requests that the proxy
+//! has checked, one for each, and no others.
 //!
 //! Behind the proxy is a server on a plain socket that reads HTTP/1.1 by the letter: it accepts one
 //! form of each message, counts the requests, and keeps what it could not read.

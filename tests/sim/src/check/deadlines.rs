@@ -7,8 +7,8 @@ use super::Case;
 use crate::history::Record;
 use crate::world::Stall;
 
-/// A response that arrives in one step is recorded in the next, and the timers of the attempts of one
-/// check round up to a step each.
+/// A response that arrives in one step is recorded in the next, and the timers of the attempts of
+/// one check round up to a step each.
 const MARGIN_STEPS: u64 = 5;
 /// Violations reported per run; the log has all requests.
 const REPORTED_MAX: usize = 3;

@@ -13,8 +13,8 @@ use crate::keys::{self, Key, Kind, SLICES};
 use crate::node::Grants;
 use crate::world::{Cause, UNAWARE_MS, outlasts_run};
 
-/// The longest term of a grant, in its region and for another one. A hit was charged at most so long
-/// before it passed.
+/// The longest term of a grant, in its region and for another one. A hit was charged at most so
+/// long before it passed.
 const TERM_MS: u64 = 1_000;
 const FAR_TERM_MS: u64 = 4_000;
 /// `cluster.lease`, and time for a ping in flight: how long a machine that was stopped may spend

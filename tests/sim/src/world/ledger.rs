@@ -204,8 +204,9 @@ impl World<'_> {
         }
     }
 
-    /// How long before it decides its keys a region that returns may miss changes unnoticed: reports
-    /// of two pings, five of which are sent in a lease, and a hold, and what else happens once.
+    /// How long before it decides its keys a region that returns may miss changes unnoticed:
+    /// reports of two pings, five of which are sent in a lease, and a hold, and what else happens
+    /// once.
     fn returning_ms(&self) -> u64 {
         let lease_ms = self.configs[0].global.lease.as_nanos() / 1_000_000;
         lease_ms * 2 / 5 + lease_ms * 5 / 4 + ISOLATION_MS

@@ -2,9 +2,9 @@
 //! failed.
 //!
 //! What a region had admitted and not sent when its trouble began is lost when its keys move to
-//! another region ([`Cause::Failover`](super::Cause)). Two troubles with a short time in between are
-//! one: what was not sent in the first is sent only then. But a region that becomes a home has all
-//! counts, so troubles that were over by then do not matter to it.
+//! another region ([`Cause::Failover`](super::Cause)). Two troubles with a short time in between
+//! are one: what was not sent in the first is sent only then. But a region that becomes a home has
+//! all counts, so troubles that were over by then do not matter to it.
 
 use std::sync::PoisonError;
 
