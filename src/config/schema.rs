@@ -226,7 +226,8 @@ mod tests {
             fields(&[]),
             [
                 "node", "cluster", "global", "tls", "http", "grpc", "resp", "proxy", "admin",
-                "debug", "rules", "storage", "limits", "auth", "defaults", "envoy", "stats", "xds"
+                "debug", "rules", "storage", "limits", "auth", "blocked_sources", "defaults", "envoy",
+                "stats", "xds"
             ]
         );
         assert_eq!(fields(&["http"]), ["listen", "denied_status"]);
