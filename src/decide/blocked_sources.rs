@@ -55,12 +55,7 @@ impl BlockedSources {
             entry,
             ipv6_prefix,
             allow: allow.copied().collect(),
-            watch: SourceWatch::new(Threshold {
-                factor,
-                after,
-                refused_per_second_min,
-                block_for,
-            }),
+            watch: SourceWatch::new(Threshold { factor, after, refused_per_second_min, block_for }),
             changes: watch::Sender::default(),
             counters: SourceCounters::default(),
         })

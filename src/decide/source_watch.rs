@@ -215,7 +215,7 @@ mod tests {
     const MILLIS: u64 = 1_000_000;
 
     fn quota(limit: u32, window: Span) -> Quota {
-        Quota::new(limit, window, Algorithm::FixedWindow).unwrap()
+        Quota::simple(Algorithm::FixedWindow, limit, window).unwrap()
     }
 
     fn source(number: u32) -> SourceNet {
