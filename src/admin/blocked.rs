@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! event: blocked
-//! data: {"node":"n1","addresses":["10.0.0.1"],"sources":[{"source":"203.0.113.7","rule":"edge.remote_address","expires_in_ms":60000}]}
+//! data: {"node":"n1","addresses":["10.0.0.1"],"sources":[{"source":"203.0.113.7", ...}]}
 //! ```
 
 use std::net::IpAddr;

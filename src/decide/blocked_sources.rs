@@ -130,3 +130,123 @@ impl BlockedSources {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+    use std::sync::Arc;
+    use tidegate_limiter::descriptor::Entry;
+    use tidegate_limiter::engine::{Retry, Verdict};
+    use tidegate_limiter::policy::{Mode, OnUnavailable};
+    use tidegate_limiter::quota::{Algorithm, Quota};
+    use tidegate_limiter::units::{Hits, Span};
+    use tidegate_rules::book::Rule;
+
+    use super::*;
+
+    const START: Timestamp = Timestamp::from_secs(1_700_000_040);
+    const EXCESS: u32 = 1;
+
+    fn sources() -> BlockedSources {
+        let networks = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        let section = Section {
+            entry: Some("remote_address".to_owned()),
+            allow: networks(&["198.51.100.0/24"]),
+            ..Section::default()
+        };
+        let auth = Auth { trusted_proxies: Some(networks(&["192.0.2.0/28"])), ..Auth::default() };
+        BlockedSources::of(&section, &auth).unwrap()
+    }
+
+    fn rule() -> Arc<Rule> {
+        let quota = Quota::simple(Algorithm::FixedWindow, 100, Span::from_secs(60)).unwrap();
+        Arc::new(Rule {
+            limits: smallvec![quota],
+            ..Rule::of_clients(Mode::Strict, OnUnavailable::Deny)
+        })
+    }
+
+    fn refusal(source: VerdictSource, excess: u32) -> Status {
+        let retry = Retry::After(Span::from_secs(7));
+        let (limit, reset, delay) = (100, Span::from_secs(7), Span::ZERO);
+        let verdict = Verdict { allowed: false, limit, remaining: 0, reset, retry, delay, excess };
+        Status {
+            rule: Some(rule()),
+            allowed: false,
+            verdicts: smallvec![verdict],
+            leading: Some(0),
+            source,
+            metadata: None,
+        }
+    }
+
+    /// The sources that are blocked after `entries` was refused twenty times a second for ten
+    /// seconds.
+    fn blocked(entries: &[(&str, &str)], status: &Status) -> Vec<String> {
+        let sources = sources();
+        let entries = entries.iter().map(|(key, value)| Entry { key, value }).collect();
+        let descriptor = Descriptor { entries, hits: None, limit: None };
+        let request = CheckRequest {
+            domain: "edge",
+            descriptors: &[descriptor],
+            hits: Hits::ONE,
+            for_envoy: false,
+        };
+        let response = CheckResponse::new(smallvec![status.clone()], false);
+        let changes = sources.changes();
+        let hasher = KeyHasher::new([7; 16]);
+        let mut now = START;
+        for _ in 0..=200 {
+            sources.refused(&request, &response, &hasher, now);
+            now = now.plus(Span::from_millis(50));
+        }
+        let blocked: Vec<String> =
+            sources.blocked(now).into_iter().map(|blocked| blocked.source.to_string()).collect();
+        assert_eq!(changes.has_changed().unwrap(), !blocked.is_empty());
+        blocked
+    }
+
+    #[test]
+    fn the_entry_that_is_configured_names_the_source() {
+        let status = refusal(VerdictSource::Local, EXCESS);
+        for (entries, expected) in [
+            (&[("remote_address", "203.0.113.7")][..], Some("203.0.113.7")),
+            (&[("path", "/a"), ("remote_address", "203.0.113.7")], Some("203.0.113.7")),
+            (&[("remote_address", "2001:db8:1:2::/64")], Some("2001:db8:1:2::/64")),
+            (&[("remote_address", "2001:db8:1:2::9")], Some("2001:db8:1:2::/64")),
+            // A limit that is shared by all is no source's fault.
+            (&[("path", "203.0.113.7")], None),
+            (&[("remote_address", "ann")], None),
+            (&[("remote_address", "203.0.113.7; flush ruleset")], None),
+            // Allowed, a trusted proxy, this host, the link.
+            (&[("remote_address", "198.51.100.7")], None),
+            (&[("remote_address", "192.0.2.7")], None),
+            (&[("remote_address", "127.0.0.1")], None),
+            (&[("remote_address", "::1")], None),
+            (&[("remote_address", "fe80::/64")], None),
+        ] {
+            let expected: Vec<&str> = expected.into_iter().collect();
+            assert_eq!(blocked(entries, &status), expected, "{entries:?}");
+        }
+    }
+
+    #[test]
+    fn only_refusals_of_a_limit_count() {
+        let refused = |source| refusal(source, EXCESS);
+        let shadow = Status { allowed: true, ..refused(VerdictSource::Local) };
+        for (status, expected) in [
+            (refused(VerdictSource::Local), 1),
+            (refused(VerdictSource::Owner), 1),
+            (refused(VerdictSource::NegativeCache), 1),
+            (refused(VerdictSource::Grant), 1),
+            // No owner answered, and the rule says `on_unavailable: deny`.
+            (refused(VerdictSource::Fallback), 0),
+            (shadow, 0),
+            // A full store.
+            (refusal(VerdictSource::Local, 0), 0),
+        ] {
+            let found = blocked(&[("remote_address", "203.0.113.7")], &status);
+            assert_eq!(found.len(), expected, "{status:?}");
+        }
+    }
+}
