@@ -50,7 +50,8 @@ pub trait WatchBlocked: Send + Sync + 'static {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockedReport {
     pub node: String,
-    /// Addresses of this node and its peers, which must not be blocked.
+    /// Addresses of this node, as far as its configuration has them, and of its peers, which must
+    /// not be blocked.
     pub addresses: Vec<IpAddr>,
     /// Each once, ordered by address.
     pub sources: Vec<BlockedSource>,

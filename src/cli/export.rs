@@ -8,6 +8,7 @@ use http::Uri;
 use ipnet::IpNet;
 use tidegate_limiter::units::Span;
 use tokio::runtime;
+use tokio_util::sync::CancellationToken;
 
 use super::{Failure, serve, shutdown};
 use crate::config::UserError;
@@ -106,7 +107,15 @@ pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<bool, Failur
     };
     runtime.block_on(async {
         let what = "failed to install signal handlers";
-        let stop = shutdown::on_signal().map_err(UserError::context(what, "raise `ulimit -n`"))?;
+        let signal =
+            shutdown::first_signal().map_err(UserError::context(what, "raise `ulimit -n`"))?;
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        tokio::spawn(async move {
+            let signal = signal.await;
+            tracing::info!(signal, "stopping");
+            stopped.cancel();
+        });
         export::run(&options, stop, out).await?;
         Ok(true)
     })

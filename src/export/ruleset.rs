@@ -7,7 +7,7 @@
 //!   chain prerouting {
 //!     type filter hook prerouting priority raw; policy accept;
 //!     ip saddr @v4 counter drop
-//!     ip6 saddr & ffff:ffff:ffff:ffff:: @v6 counter drop
+//!     ip6 saddr & ffff:ffff:ffff:ffff:: == @v6 counter drop
 //!   }
 //! }
 //! ```

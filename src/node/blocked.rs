@@ -1,25 +1,31 @@
 //! The sources that a firewall may drop, as the admin listener reports them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
 use super::core::Core;
 use crate::admin::{BlockedReport, BlockedSource, WatchBlocked};
+use crate::config::Config;
 use crate::decide::{Blocked, BlockedSources};
 
 /// The data behind `/blocked`.
 pub(super) struct BlockedView {
     core: Arc<Core>,
     sources: Arc<BlockedSources>,
+    /// The addresses of this node that are known from its configuration.
+    own: Vec<SocketAddr>,
 }
 
 impl BlockedView {
     /// None where no sources are watched.
-    pub(super) fn of(core: &Arc<Core>) -> Option<Arc<dyn WatchBlocked>> {
+    pub(super) fn of(core: &Arc<Core>, config: &Config) -> Option<Arc<dyn WatchBlocked>> {
         let sources = core.blocked_sources.clone()?;
-        Some(Arc::new(Self { core: core.clone(), sources }))
+        let Config { http, grpc, resp, proxy, admin, cluster, .. } = config;
+        let own = [http.listen, grpc.listen, resp.listen, proxy.listen, admin.listen];
+        let own = own.into_iter().chain([cluster.listen, cluster.advertise]).flatten().collect();
+        Some(Arc::new(Self { core: core.clone(), sources, own }))
     }
 }
 
@@ -30,6 +36,7 @@ impl WatchBlocked for BlockedView {
         let members = topology.view.members().iter();
         let addresses = members.flat_map(|member| [Some(member.addr), member.http]).flatten();
         let mut addresses: Vec<IpAddr> = addresses
+            .chain(self.own.iter().copied())
             .map(|addr| addr.ip().to_canonical())
             .filter(|addr| !addr.is_unspecified())
             .collect();

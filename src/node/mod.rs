@@ -167,7 +167,7 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     tracing::info!(node = %config.node.id, region = %config.node.region, "starting");
     let (has_drained, drained) = watch::channel(None);
     let grpc_health = &grpc_health;
-    let blocked = BlockedView::of(&core);
+    let blocked = BlockedView::of(&core, &config);
     let behind =
         Behind { core: &core, probes, view, blocked, grpc_health, drain: &shutdown, drained };
     let mut serving = front.spawn(listeners.serve(&config, behind, joined, stop_listeners.clone()));

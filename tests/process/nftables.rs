@@ -1,7 +1,7 @@
 //! `tidegate export nftables` with the `nft` of this machine, in network namespaces of their own:
 //! what a node names is dropped by the kernel, and passes again when its time is over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -60,6 +60,8 @@ entry = \"remote_address\"
 factor = 2
 after = \"1s\"
 block_for = \"4s\"
+[limits]
+drain_timeout = \"60s\"
 ";
 
 #[test]
@@ -81,7 +83,7 @@ async fn stops_and_returns() {
     fs::write(dir.path().join("cluster.toml"), CONFIG).unwrap();
     let mut command = Command::new(TIDEGATE);
     command.env_clear().arg("serve").arg("--config").arg(dir.path().join("cluster.toml"));
-    let _node = Process::spawn("node", &mut command, &dir.path().join("node.log"));
+    let mut node = Process::spawn("node", &mut command, &dir.path().join("node.log"));
     let _exporter = exporter(&dir, NET_ADMIN, &[]);
     eventually("the table is there", WITHIN, || entries().is_some()).await;
 
@@ -128,6 +130,10 @@ async fn stops_and_returns() {
         assert!(gone + CONNECT_TIMEOUT > Duration::from_secs(3), "{gone:?}");
         assert!(!entries().unwrap().contains_key(entry));
     }
+
+    // The stream ends with the listeners, and does not hold up their drain.
+    node.terminate();
+    assert_eq!(node.ended(WITHIN).await.code(), Some(0));
 }
 
 /// Far above what a connection on the loopback takes, far below what a lost packet costs.
@@ -424,7 +430,8 @@ fn entries() -> Option<BTreeMap<String, (u64, u64)>> {
 
 /// Whether the sets have these entries and no others.
 fn holds(expected: &[&str]) -> Result<(), String> {
-    let found: Vec<String> = entries().unwrap_or_default().into_keys().collect();
+    let found: BTreeSet<String> = entries().unwrap_or_default().into_keys().collect();
+    let expected = expected.iter().map(ToString::to_string).collect();
     if found == expected { Ok(()) } else { Err(format!("{found:?}")) }
 }
 
