@@ -29,10 +29,11 @@
 //!
 //! # Bound
 //!
-//! [`SOURCES_MAX`] counters of sources are watched, in sets of [`WAYS`] that the hash of the counter
-//! selects. A source keeps its place while its demand is above the threshold, or it is blocked.
-//! One whose set is full of such others is not watched; it is counted, and may be later. So no
-//! source is ever blocked for the demand of another, and sources that come and go displace none.
+//! [`SOURCES_MAX`] counters of sources are watched, in sets of [`WAYS`] that the hash of the
+//! counter selects. A source keeps its place while its demand is above the threshold, or it is
+//! blocked. One whose set is full of such others is not watched; it is counted, and may be watched
+//! later. So no source is ever blocked for the demand of another, and sources that come and go
+//! displace none.
 
 use std::iter;
 use std::sync::Arc;

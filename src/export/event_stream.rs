@@ -91,7 +91,9 @@ mod tests {
         }
 
         #[test]
-        fn bytes_that_are_no_stream_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
+        fn bytes_that_are_no_stream_do_no_harm(
+            bytes in prop::collection::vec(any::<u8>(), 0..500),
+        ) {
             let _ = EventStream::default().push(&bytes);
         }
     }

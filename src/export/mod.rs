@@ -22,7 +22,6 @@ mod node_stream;
 mod ruleset;
 
 use std::io::{self, Write};
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -39,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::blocklist::{Blocklist, Transaction};
 pub use self::nft::Error as NftError;
-use crate::admin::BlockedReport;
+use self::node_stream::Update;
 
 /// Most nodes to follow.
 pub const NODES_MAX: usize = 64;
@@ -76,16 +75,6 @@ pub enum Error {
     Nft(#[from] NftError),
     #[error("failed to write a transaction: {0}; check standard output")]
     Output(#[from] io::Error),
-}
-
-/// The picture of one node.
-#[derive(Debug)]
-struct Update {
-    /// Its place in [`Options::nodes`].
-    node: usize,
-    report: BlockedReport,
-    /// The address that was connected to.
-    addr: Option<IpAddr>,
 }
 
 /// Keeps the table until `stop`. `out` takes the transactions of a dry run, one a line.

@@ -16,8 +16,8 @@ use serde_json::Value;
 use tidegate_cluster::backoff::exponential;
 use tokio::sync::mpsc;
 
-use super::Update;
 use super::event_stream::EventStream;
+use crate::admin::BlockedReport;
 use crate::admin::blocked::{EVENT, KEEP_ALIVE, PAUSE};
 
 /// Delays between attempts; the jitter adds up to as much again.
@@ -29,6 +29,16 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const SILENCE_MAX: Duration = Duration::from_secs(3 * (KEEP_ALIVE.as_secs() + PAUSE.as_secs()));
 /// Most bytes of a refusal that are read.
 const REFUSAL_BYTES_MAX: usize = 4 << 10;
+
+/// The picture of one node.
+#[derive(Debug)]
+pub(super) struct Update {
+    /// Its place among the nodes that are followed.
+    pub(super) node: usize,
+    pub(super) report: BlockedReport,
+    /// The address that was connected to.
+    pub(super) addr: Option<IpAddr>,
+}
 
 /// Sends the pictures of the node at `url` until the receiver is gone.
 pub(super) async fn follow(node: usize, url: Uri, updates: mpsc::Sender<Update>) {

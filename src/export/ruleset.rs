@@ -23,12 +23,10 @@ use std::net::Ipv6Addr;
 use ipnet::Ipv6Net;
 use serde_json::{Value, json};
 
-use super::blocklist::Transaction;
+use super::blocklist::{SET_SIZE, Transaction};
 use crate::decide::SourceNet;
 
 pub(super) const TABLE: &str = "tidegate";
-/// Most elements of each set.
-pub(super) const SET_SIZE: usize = 65_536;
 
 const FAMILY: &str = "inet";
 const SETS: [&str; 2] = ["v4", "v6"];

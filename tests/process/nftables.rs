@@ -118,7 +118,7 @@ async fn stops_and_returns() {
         if let Some(neighbour) = neighbour {
             assert_eq!(auth(neighbour, to).await, None, "{neighbour} is in the same /64");
         }
-        let returned = async || auth(source, to).await.ok_or("no answer".to_owned());
+        let returned = async || auth(source, to).await.ok_or_else(|| "no answer".to_owned());
         until("its traffic returns", WITHIN, returned).await;
         let gone = stopped.elapsed();
         println!(
