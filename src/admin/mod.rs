@@ -1,13 +1,15 @@
 //! The admin listener: the state of this node and its view of the cluster.
 //!
 //! `/healthz` (liveness), `/readyz` (readiness), `/metrics`, `/status`, `/members`, `/regions`,
-//! `/owner`, and what an operator orders: `POST /drain`, `/bootstrap`, `/forget` and
+//! `/owner`, `/blocked`, and what an operator orders: `POST /drain`, `/bootstrap`, `/forget` and
 //! `/regions/lost`. Responses are JSON for operators and their scripts; names are only added.
 
+pub mod blocked;
 mod operate;
 pub mod report;
 mod router;
 
+pub use blocked::{BlockedReport, BlockedSource, WatchBlocked};
 pub use operate::{Operate, Refusal};
 pub use report::{DrainReport, Inspect, MembersReport, OwnerReport, RegionsReport, StatusReport};
 pub use router::{AdminState, router};

@@ -15,6 +15,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::blocked::{STREAMS_MAX, Streams, WatchBlocked};
 use super::operate::{Operate, Refusal};
 use super::report::{DrainReport, Inspect};
 use crate::front::pages::Page;
@@ -34,12 +35,16 @@ pub struct AdminState {
     pub inspect: Arc<dyn Inspect>,
     /// For `/bootstrap`, `/forget` and `/regions/lost`.
     pub operate: Arc<dyn Operate>,
+    /// For `/blocked`; `None` where no sources are watched.
+    pub blocked: Option<Arc<dyn WatchBlocked>>,
     /// For `/readyz` and `/metrics`.
     pub probes: Arc<dyn Probes>,
     /// Cancelled by `/drain`: the node transfers its ranges and shuts down.
     pub drain: CancellationToken,
     /// How the drain has ended.
     pub drained: watch::Receiver<Option<DrainReport>>,
+    /// Ends the streams, so that the listener can close.
+    pub stop: CancellationToken,
 }
 
 /// [`AdminState`] and the renderings of its pages.
@@ -48,6 +53,8 @@ struct Routed {
     admin: AdminState,
     metrics: Page,
     status: Page,
+    blocked: Page,
+    streams: Streams,
 }
 
 /// The router of the listener of `[admin]`.
@@ -67,10 +74,18 @@ pub fn router(state: AdminState) -> Router {
         .route("/members", get(members))
         .route("/regions", get(regions))
         .route("/owner", get(owner))
+        .route("/blocked", get(blocked))
+        .route("/blocked/stream", get(blocked_stream))
         .merge(commands)
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .with_state(Routed { admin: state, metrics: Page::default(), status: Page::default() })
+        .with_state(Routed {
+            admin: state,
+            metrics: Page::default(),
+            status: Page::default(),
+            blocked: Page::default(),
+            streams: Streams::default(),
+        })
 }
 
 /// Passes on what no web page of another site made a browser send.
@@ -94,6 +109,8 @@ async fn index() -> Response {
                 "/members",
                 "/regions",
                 "/owner?domain=D&KEY=VALUE",
+                "/blocked",
+                "/blocked/stream",
             ],
             "commands": [
                 "POST /drain?wait=true",
@@ -154,6 +171,26 @@ async fn owner(State(state): State<Routed>, uri: Uri) -> Response {
             refuse(StatusCode::BAD_REQUEST, text)
         }
     }
+}
+
+async fn blocked(State(state): State<Routed>) -> Response {
+    let Some(blocked) = state.admin.blocked else { return not_watched() };
+    let render = || serde_json::to_string(&blocked.report()).map(|text| text + "\n");
+    // Reports are plain structs; only a map whose keys are not strings can fail.
+    let page = state.blocked.get(|| render().unwrap_or_else(|error| format!("{error}\n")));
+    (StatusCode::OK, [(CONTENT_TYPE, "application/json")], page).into_response()
+}
+
+async fn blocked_stream(State(state): State<Routed>) -> Response {
+    let Some(blocked) = state.admin.blocked else { return not_watched() };
+    state.streams.open(blocked, state.admin.stop).unwrap_or_else(|| {
+        let text = format!("{STREAMS_MAX} streams are open; close one, or read /blocked");
+        refuse(StatusCode::SERVICE_UNAVAILABLE, &text)
+    })
+}
+
+fn not_watched() -> Response {
+    refuse(StatusCode::NOT_FOUND, "no sources are watched; set blocked_sources.entry")
 }
 
 /// Same as SIGTERM. Responds before the drain is complete; with `?wait=true` when it has ended,

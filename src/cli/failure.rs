@@ -5,6 +5,7 @@ use std::io;
 use tidegate_cluster::pki;
 
 use crate::config::{self, UserError};
+use crate::export;
 use crate::node;
 use crate::observe::log;
 
@@ -26,6 +27,8 @@ pub enum Failure {
     Rules(#[from] tidegate_rules::Error),
     #[error(transparent)]
     Log(#[from] log::Error),
+    #[error(transparent)]
+    Export(#[from] export::Error),
     #[error(transparent)]
     Demo(#[from] tidegate_demo::Error),
     #[error("failed to write the output: {0}; check standard output")]

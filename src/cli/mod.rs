@@ -12,6 +12,7 @@ mod config_check;
 mod demo;
 mod drain;
 mod entry;
+mod export;
 mod failure;
 mod forget;
 mod members;
@@ -73,6 +74,9 @@ enum Command {
     Bootstrap(bootstrap::Args),
     /// Make a stopped node the only voter, after a majority was lost for good
     Recover(recover::Args),
+    /// Pass sources that are far over their limits on to a firewall
+    #[command(subcommand)]
+    Export(export::Command),
     /// Start three nodes in two regions on this machine and demonstrate limits
     Demo(demo::Args),
 }
@@ -138,6 +142,7 @@ fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<bool,
         Command::Forget(args) => forget::run(&args, out),
         Command::Bootstrap(args) => bootstrap::run(&args, out),
         Command::Recover(args) => recover::run(&args, out),
+        Command::Export(command) => export::run(&command, out),
         Command::Demo(args) => demo::run(&args, screen, out),
     }
 }

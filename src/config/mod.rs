@@ -10,6 +10,7 @@
 //! ```
 
 pub mod auth;
+pub mod blocked_sources;
 pub mod error;
 pub(crate) mod layer;
 pub mod load;
@@ -22,6 +23,7 @@ pub mod validate;
 mod value;
 
 pub use auth::Auth;
+pub use blocked_sources::BlockedSources;
 pub use error::{Error, UserError};
 pub use load::load;
 pub use proxy::Proxy;

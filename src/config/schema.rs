@@ -225,8 +225,25 @@ mod tests {
         assert_eq!(
             fields(&[]),
             [
-                "node", "cluster", "global", "tls", "http", "grpc", "resp", "proxy", "admin",
-                "debug", "rules", "storage", "limits", "auth", "defaults", "envoy", "stats", "xds"
+                "node",
+                "cluster",
+                "global",
+                "tls",
+                "http",
+                "grpc",
+                "resp",
+                "proxy",
+                "admin",
+                "debug",
+                "rules",
+                "storage",
+                "limits",
+                "auth",
+                "blocked_sources",
+                "defaults",
+                "envoy",
+                "stats",
+                "xds"
             ]
         );
         assert_eq!(fields(&["http"]), ["listen", "denied_status"]);

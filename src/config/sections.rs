@@ -15,6 +15,7 @@ use tidegate_ownership::identity::NodeId;
 use tidegate_rules::Defaults;
 
 use super::auth::Auth;
+use super::blocked_sources::BlockedSources;
 use super::proxy::Proxy;
 use super::rules::{Envoy, Rules, Stats, Xds};
 use super::value::{Secret, duration};
@@ -40,6 +41,8 @@ pub struct Config {
     pub storage: Storage,
     pub limits: Limits,
     pub auth: Auth,
+    /// Which clients a firewall may drop.
+    pub blocked_sources: BlockedSources,
     /// Defaults of rules.
     pub defaults: Defaults,
     pub envoy: Envoy,

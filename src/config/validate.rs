@@ -9,6 +9,7 @@ use tidegate_limiter::units::Span;
 use tidegate_ownership::cluster_map::{REGIONS_MAX, VOTERS_MAX};
 use tidegate_ownership::name::{is_cluster_name, is_label};
 
+use super::blocked_sources::{ALLOW_MAX, BlockedSources};
 use super::proxy::{Proxy, UPSTREAMS_MAX};
 use super::rules::{Envoy, Stats, TAGS_MAX, Xds};
 use super::sections::{Cluster, Config, Grpc, Limits, Node, Resp, THREADS_MAX, VotersFrom};
@@ -45,6 +46,7 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
     grpc(&config.grpc)?;
     resp(&config.resp)?;
     proxy(&config.proxy)?;
+    blocked_sources(&config.blocked_sources)?;
     within("http.denied_status", config.http.denied_status, 400..=599)?;
     within("storage.interval", config.storage.interval, ms(100)..=secs(600))?;
     envoy(&config.envoy)?;
@@ -61,6 +63,8 @@ fn dependencies(config: &Config) -> Result<(), Invalid> {
     let has_ca = grpc.client_ca.is_some();
     let (has_xds_cert, has_xds_key) = (xds.tls_cert.is_some(), xds.tls_key.is_some());
     let has_server = xds.server.is_some();
+    let (is_watched, has_admin) =
+        (config.blocked_sources.entry.is_some(), config.admin.listen.is_some());
     for (key, is_set, other, has_other) in [
         ("cluster.advertise", cluster.advertise.is_some(), "cluster.listen", has_mesh),
         ("cluster.seeds", !cluster.seeds.is_empty(), "cluster.listen", has_mesh),
@@ -72,6 +76,7 @@ fn dependencies(config: &Config) -> Result<(), Invalid> {
         ("grpc.client_san", grpc.client_san.is_some(), "grpc.client_ca", has_ca),
         ("proxy.tls_cert", proxy.tls_cert.is_some(), "proxy.tls_key", proxy.tls_key.is_some()),
         ("proxy.tls_key", proxy.tls_key.is_some(), "proxy.tls_cert", proxy.tls_cert.is_some()),
+        ("blocked_sources.entry", is_watched, "admin.listen", has_admin),
         ("xds.tls_cert", has_server && has_xds_cert, "xds.tls_key", has_xds_key),
         ("xds.tls_key", has_server && has_xds_key, "xds.tls_cert", has_xds_cert),
     ] {
@@ -299,6 +304,19 @@ fn proxy(proxy: &Proxy) -> Result<(), Invalid> {
     at_most("proxy.proxy_protocol_from", proxy.proxy_protocol_from.len(), UPSTREAMS_MAX)?;
     within("proxy.eject_after", proxy.eject_after, 0..=1_000)?;
     within("proxy.health_interval", proxy.health_interval, ms(10)..=secs(600))
+}
+
+fn blocked_sources(blocked: &BlockedSources) -> Result<(), Invalid> {
+    let is_named = blocked.entry.as_ref().is_none_or(|entry| !entry.is_empty());
+    let fix = "name the key of the entry with the client's address, such as remote_address";
+    ensure(is_named, "blocked_sources.entry", "it is empty", fix)?;
+    within("blocked_sources.factor", blocked.factor, 2..=1_000_000)?;
+    within("blocked_sources.after", blocked.after, secs(1)..=secs(3_600))?;
+    let min = blocked.refused_per_second_min;
+    within("blocked_sources.refused_per_second_min", min, 1..=1_000_000)?;
+    within("blocked_sources.block_for", blocked.block_for, secs(1)..=secs(86_400))?;
+    within("blocked_sources.ipv6_prefix", blocked.ipv6_prefix, 32..=128)?;
+    at_most("blocked_sources.allow", blocked.allow.len(), ALLOW_MAX)
 }
 
 fn envoy(envoy: &Envoy) -> Result<(), Invalid> {

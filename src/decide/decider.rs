@@ -23,6 +23,7 @@ use tidegate_rules::stats::RuleStats;
 use tidegate_rules::tally::Tallies;
 use tokio::sync::{Notify, Semaphore};
 
+use super::blocked_sources::BlockedSources;
 use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
 use super::combiner::Combiner;
 use super::dedup_cache::DedupCache;
@@ -48,6 +49,8 @@ pub struct Options {
     pub deadline: Duration,
     /// Most time that the owner of a global key may take.
     pub global_deadline: Duration,
+    /// Sources that are watched; none where `[blocked_sources]` is off.
+    pub blocked_sources: Option<Arc<BlockedSources>>,
 }
 
 /// The node that decides.
@@ -239,6 +242,11 @@ impl Decide for Decider {
         if !response.allowed && envoy.shadow_mode {
             tallies.service.global_shadow_mode.fetch_add(1, Ordering::Relaxed);
             response.allowed = true;
+        }
+        if !response.allowed
+            && let Some(sources) = &options.blocked_sources
+        {
+            sources.refused(&request, &response, hasher, now);
         }
         response
     }

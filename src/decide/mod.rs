@@ -24,6 +24,9 @@
 //! 6. [`Status`]: the verdicts of one descriptor, and the [`VerdictSource`] that they come from.
 //! 7. [`CheckResponse`]: the statuses of all descriptors, and whether the request is allowed.
 //!
+//! Requests that were refused tell which sources ask for many times their limits
+//! (`blocked_sources.rs`), for a firewall to drop.
+//!
 //! `CL.THROTTLE` names its limit itself, so it takes a shorter path: [`ThrottleRequest`], counter,
 //! verdict. The mesh's [`Check`](tidegate_cluster::mesh::wire::Check) exists only between two
 //! nodes: `forward.rs` builds it for an owner, and `owner.rs` decides those that other nodes
@@ -33,6 +36,7 @@
 //! (`all_or_nothing.rs`); otherwise each is decided on its own.
 
 mod all_or_nothing;
+mod blocked_sources;
 mod check;
 mod combiner;
 mod decider;
@@ -58,9 +62,12 @@ mod region_limits;
 mod reserve;
 mod routing_attempts;
 mod shares;
+mod source_net;
+mod source_watch;
 mod status;
 mod throttle;
 
+pub use blocked_sources::{BlockedSources, SourceCounters};
 pub use check::{
     CheckRequest, CheckResponse, Decide, Status, THROTTLE_BATCH_MAX, Throttle, ThrottleRequest,
     VerdictSource,
@@ -73,3 +80,5 @@ pub use reserve::{
     COMMIT_PATIENCE, CommitRequest, Committed, Reservation, Reserve, ReserveRequest, TTL_DEFAULT,
     Uncommitted,
 };
+pub use source_net::{NEVER_BLOCKED, NotASource, SourceNet};
+pub use source_watch::{Blocked, SOURCES_MAX};

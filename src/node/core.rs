@@ -43,7 +43,7 @@ use super::join::{Joined, until_agreed, until_joined, until_member, until_settle
 use super::service::PeerService;
 use super::skew::Skew;
 use crate::config::{self, Config, Failover, UserError, VotersFrom};
-use crate::decide::{self, Decider, LocalNode};
+use crate::decide::{self, BlockedSources, Decider, LocalNode};
 use crate::storage::SnapshotTask;
 
 /// What a core is built from.
@@ -72,6 +72,8 @@ pub struct Core {
     pub book: Arc<ArcSwap<Book>>,
     /// Statistics by rule.
     pub tallies: Arc<Tallies>,
+    /// Sources that ask for many times their limits; `None` where they are not watched.
+    pub blocked_sources: Option<Arc<BlockedSources>>,
     pub ownership: Ownership,
     /// The clock of decisions.
     pub clock: Arc<dyn Clock>,
@@ -189,11 +191,14 @@ impl Core {
             config.resp.mode.unwrap_or(config.defaults.mode),
             config.defaults.on_unavailable,
         );
+        let blocked_sources = BlockedSources::of(&config.blocked_sources, &config.auth);
+        let blocked_sources = blocked_sources.map(Arc::new);
         let options = decide::Options {
             envoy: config.envoy.clone(),
             throttle_rule: Arc::new(throttle_rule),
             deadline: config.cluster.deadline.to_std(),
             global_deadline: config.cluster.global_deadline.to_std(),
+            blocked_sources: blocked_sources.clone(),
         };
         let tallies = Arc::<Tallies>::default();
         let rules = decide::Rules { book: book.clone(), tallies: tallies.clone() };
@@ -210,6 +215,7 @@ impl Core {
             store,
             book,
             tallies,
+            blocked_sources,
             ownership: local.ownership.clone(),
             topology: local.topology.clone(),
             joined,

@@ -22,7 +22,7 @@ use super::inspect::View;
 use super::measured::Measured;
 use super::open_files;
 use super::probes::{NodeProbes, Stats};
-use crate::admin::{self, DrainReport};
+use crate::admin::{self, DrainReport, WatchBlocked};
 use crate::compat::envoy_ratelimit::debug_port::{self, DebugPort};
 use crate::compat::envoy_ratelimit::statistics::{Source, prometheus};
 use crate::config::{Config, UserError};
@@ -75,6 +75,7 @@ pub(super) struct Behind<'a> {
     pub(super) core: &'a Core,
     pub(super) probes: Arc<NodeProbes>,
     pub(super) view: Arc<View>,
+    pub(super) blocked: Option<Arc<dyn WatchBlocked>>,
     pub(super) grpc_health: &'a rls::Health,
     /// Cancelled by the operator to drain the node.
     pub(super) drain: &'a CancellationToken,
@@ -192,7 +193,7 @@ impl Listeners {
         joined: CancellationToken,
         drain: CancellationToken,
     ) -> impl Future<Output = Result<(), UserError>> + Send + 'static {
-        let Behind { core, probes, view, grpc_health, drain: on_demand, drained } = behind;
+        let Behind { core, probes, view, blocked, grpc_health, drain: on_demand, drained } = behind;
         let connections_max = open_files::connections_max(
             config.limits.connections_max,
             open_files::raise_limit(),
@@ -246,9 +247,11 @@ impl Listeners {
         let admin_router = admin::router(admin::AdminState {
             inspect: view.clone(),
             operate: view,
+            blocked,
             probes,
             drain: on_demand.clone(),
             drained,
+            stop: drain.clone(),
         });
         async move {
             let (plain, grpc_tls) = (Protocols::Http, Protocols::Grpc(tls.grpc));

@@ -5,6 +5,7 @@
 //! listeners finish requests in flight; then the last counters are sent to peers; then the mesh
 //! closes.
 
+mod blocked;
 mod clock;
 mod clock_sync;
 mod core;
@@ -37,6 +38,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::blocked::BlockedView;
 pub use self::core::{Core, Setup};
 pub use self::error::{Error, Failed};
 pub use self::handover::GivenUp;
@@ -165,7 +167,9 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     tracing::info!(node = %config.node.id, region = %config.node.region, "starting");
     let (has_drained, drained) = watch::channel(None);
     let grpc_health = &grpc_health;
-    let behind = Behind { core: &core, probes, view, grpc_health, drain: &shutdown, drained };
+    let blocked = BlockedView::of(&core, &config);
+    let behind =
+        Behind { core: &core, probes, view, blocked, grpc_health, drain: &shutdown, drained };
     let mut serving = front.spawn(listeners.serve(&config, behind, joined, stop_listeners.clone()));
 
     let outcome = tokio::select! {

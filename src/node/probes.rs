@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tidegate_limiter::units::Timestamp;
+
 use super::core::Core;
 use super::join::Joined;
 use super::rulebook::RuleBook;
 use super::system::SystemClock;
 use crate::compat::envoy_ratelimit::statistics::Source;
 use crate::compat::envoy_ratelimit::statistics::prometheus::{Form, collector};
+use crate::decide::BlockedSources;
 use crate::front::Probes;
 use crate::front::proxy::UpstreamStats;
 use crate::front::serve::ListenerStats;
@@ -95,6 +98,9 @@ impl NodeProbes {
             let loads = [("ok", loads.loads_ok), ("failed", loads.loads_failed)];
             readings.add_each(names::RULE_LOADS, "outcome", loads);
             store(&core, &mut readings);
+            if let Some(sources) = &core.blocked_sources {
+                blocked_sources(sources, core.clock.now(), &mut readings);
+            }
             if let Some(snapshot_task) = &core.snapshot_task {
                 storage(&snapshot_task.snapshots.status(), &mut readings);
             }
@@ -253,6 +259,12 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Readings) {
         ("rejected", read(&sync.rejected)),
     ];
     readings.add_each(names::SYNC_KEYS, "outcome", keys);
+}
+
+fn blocked_sources(sources: &BlockedSources, now: Timestamp, readings: &mut Readings) {
+    readings.add(names::BLOCKED_SOURCES, sources.blocked(now).len() as u64);
+    readings.add(names::SOURCES_BLOCKED, read(&sources.counters.blocked));
+    readings.add(names::SOURCES_UNWATCHED, read(&sources.counters.unwatched));
 }
 
 fn certificate(

@@ -263,3 +263,12 @@ pub const STORAGE_WRITTEN: Metric = counter("storage_written", "Counters written
 pub const STORAGE_SKIPPED: Metric =
     counter("storage_skipped", "Counters of the file that were invalid at startup or did not fit");
 pub const STORAGE_FAILED: Metric = counter("storage_failed", "Snapshot rounds that failed");
+
+pub const BLOCKED_SOURCES: Metric =
+    gauge("blocked_sources", "Sources that stayed far over their limit, for a firewall to drop");
+pub const SOURCES_BLOCKED: Metric =
+    counter("sources_blocked", "Times that a source was blocked that was not");
+pub const SOURCES_UNWATCHED: Metric = counter(
+    "sources_unwatched",
+    "Refusals of sources that were not watched, because too many others were",
+);

@@ -1,18 +1,22 @@
 //! What the admin listener returns on each path.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::body::Body;
-use http::{Request, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
+use tidegate::admin::blocked::{PAUSE, STREAMS_MAX};
 use tidegate::admin::report::{MapReport, NodeReport, OwnerOf, RegionsReport};
 use tidegate::admin::{
-    AdminState, DrainReport, Inspect, MembersReport, Operate, OwnerReport, Refusal, StatusReport,
-    router,
+    AdminState, BlockedReport, BlockedSource, DrainReport, Inspect, MembersReport, Operate,
+    OwnerReport, Refusal, StatusReport, WatchBlocked, router,
 };
 use tidegate::front::Probes;
 use tidegate::observe::{Health, Metrics};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -166,15 +170,128 @@ async fn a_web_page_of_another_site_drains_nothing() {
     }
 }
 
+/// Sources that change when the test says so.
+struct FakeBlocked(watch::Sender<usize>);
+
+impl WatchBlocked for FakeBlocked {
+    fn report(&self) -> BlockedReport {
+        let source = |n| BlockedSource {
+            source: IpAddr::from([203, 0, 113, n]).into(),
+            rule: "edge.remote_address".to_owned(),
+            expires_in_ms: 60_000,
+        };
+        let count = u8::try_from(*self.0.borrow()).unwrap();
+        BlockedReport {
+            node: "n1".to_owned(),
+            addresses: vec![[10, 0, 0, 1].into()],
+            sources: (0..count).map(source).collect(),
+        }
+    }
+
+    fn changes(&self) -> watch::Receiver<()> {
+        let (changes, mut counts) = (watch::Sender::default(), self.0.subscribe());
+        let receiver = changes.subscribe();
+        tokio::spawn(async move {
+            while counts.changed().await.is_ok() {
+                changes.send_replace(());
+            }
+        });
+        receiver
+    }
+}
+
+/// The listener, and what sets the number of sources.
+fn with_blocked() -> (AdminState, watch::Sender<usize>) {
+    let counts = watch::Sender::new(1);
+    let blocked: Arc<dyn WatchBlocked> = Arc::new(FakeBlocked(counts.clone()));
+    (AdminState { blocked: Some(blocked), ..state(&Health::default()) }, counts)
+}
+
+async fn open(router: &Router) -> Response<Body> {
+    let request = Request::get("/blocked/stream").body(Body::empty()).unwrap();
+    router.clone().oneshot(request).await.unwrap()
+}
+
+/// The next part of a stream: an event or a comment; none at its end.
+async fn part(stream: &mut Body) -> Option<String> {
+    let frame = stream.frame().await?.unwrap();
+    Some(String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap())
+}
+
+/// The number of sources of an event.
+fn count(event: &str) -> usize {
+    let data = event.strip_prefix("event: blocked\ndata: ").unwrap().strip_suffix("\n\n").unwrap();
+    serde_json::from_str::<BlockedReport>(data).unwrap().sources.len()
+}
+
+#[tokio::test]
+async fn blocked_sources_are_reported_where_they_are_watched() {
+    for path in ["/blocked", "/blocked/stream"] {
+        let (status, _, body) = get(path, &Health::default()).await;
+        let says = "{\"error\":\"no sources are watched; set blocked_sources.entry\"}\n";
+        assert_eq!((status, &*body), (StatusCode::NOT_FOUND, says));
+    }
+    let (state, _counts) = with_blocked();
+    let request = Request::get("/blocked").body(Body::empty()).unwrap();
+    let response = router(state).oneshot(request).await.unwrap();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(
+        String::from_utf8_lossy(&body),
+        "{\"node\":\"n1\",\"addresses\":[\"10.0.0.1\"],\"sources\":[{\"source\":\"203.0.113.0\",\
+         \"rule\":\"edge.remote_address\",\"expires_in_ms\":60000}]}\n"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_has_the_picture_at_once_and_after_each_pause_with_a_change() {
+    let (state, counts) = with_blocked();
+    let stop = state.stop.clone();
+    let response = open(&router(state)).await;
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    let mut stream = response.into_body();
+    assert_eq!(count(&part(&mut stream).await.unwrap()), 1);
+    // Many changes are one picture, and it is that of the end.
+    for sources in 2..=100 {
+        counts.send_replace(sources);
+        tokio::task::yield_now().await;
+    }
+    let start = Instant::now();
+    assert_eq!(count(&part(&mut stream).await.unwrap()), 100);
+    assert!(start.elapsed() >= PAUSE, "{:?}", start.elapsed());
+    // Without a change there are comments.
+    assert_eq!(part(&mut stream).await.unwrap(), ":\n\n");
+    assert_eq!(part(&mut stream).await.unwrap(), ":\n\n");
+    counts.send_replace(7);
+    assert_eq!(count(&part(&mut stream).await.unwrap()), 7);
+    stop.cancel();
+    assert_eq!(part(&mut stream).await, None);
+}
+
+#[tokio::test]
+async fn streams_beyond_the_bound_are_refused() {
+    let router = router(with_blocked().0);
+    let mut open_streams = Vec::new();
+    for _ in 0..STREAMS_MAX {
+        let response = open(&router).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        open_streams.push(response);
+    }
+    assert_eq!(open(&router).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    open_streams.pop();
+    assert_eq!(open(&router).await.status(), StatusCode::OK);
+}
+
 const DRAINED: DrainReport = DrainReport { handed_over: true, reason: None };
 
 fn state(health: &Health) -> AdminState {
     AdminState {
         inspect: Arc::new(Fake),
         operate: Arc::new(Fake),
+        blocked: None,
         probes: Arc::new(FakeProbes { health: health.clone(), metrics: Metrics::new("0") }),
         drain: CancellationToken::new(),
         drained: watch::channel(Some(DRAINED)).1,
+        stop: CancellationToken::new(),
     }
 }
 

@@ -42,6 +42,7 @@ fn help_describes_each_command_with_examples() {
         ("help_forget", &["forget", "--help"]),
         ("help_bootstrap", &["bootstrap", "--help"]),
         ("help_recover", &["recover", "--help"]),
+        ("help_export_nftables", &["export", "nftables", "--help"]),
     ] {
         let run = tidegate(args);
         assert_eq!(run.code, 0, "{name}");

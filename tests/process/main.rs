@@ -21,6 +21,7 @@ mod killed_node;
 mod long_windows;
 mod lost_region;
 mod moved_keys;
+mod nftables;
 mod one_owner;
 mod operated_cluster;
 mod partitioned_members;
