@@ -116,9 +116,10 @@ const ALL: fn(&RuleCounts) -> bool = |_| true;
 const CHECKED: fn(&RuleCounts) -> bool = |counts| counts.checks() > 0;
 const GRANTED: fn(&RuleCounts) -> bool =
     |counts| counts.grants.received > 0 || counts.refused_early > 0;
+const SOFT_LIMITED: fn(&RuleCounts) -> bool = |counts| counts.soft_limited > 0;
 const FULL: fn(&RuleCounts) -> bool = |counts| counts.full_hits > 0;
 
-const RULE_FAMILIES: [RuleFamily; 9] = [
+const RULE_FAMILIES: [RuleFamily; 10] = [
     RuleFamily {
         metric: names::RULE_HITS,
         label: Some("outcome"),
@@ -128,6 +129,12 @@ const RULE_FAMILIES: [RuleFamily; 9] = [
             ("shadowed", |counts| counts.shadowed),
         ],
         is_shown: ALL,
+    },
+    RuleFamily {
+        metric: names::RULE_SOFT_LIMITED,
+        label: None,
+        values: &[("", |counts| counts.soft_limited)],
+        is_shown: SOFT_LIMITED,
     },
     RuleFamily {
         metric: names::RULE_UNAVAILABLE,

@@ -29,6 +29,7 @@ mod proxy_command;
 mod replaced_voters;
 mod rotated_certificates;
 mod rules_reload;
+mod soft_limits;
 mod stats_bounds;
 mod xds;
 

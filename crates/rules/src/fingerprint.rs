@@ -64,6 +64,14 @@ impl Form {
         self.list(rule.replaces.iter(), |form, name| form.text(name));
         self.list(rule.metadata.iter(), |form, metadata| form.metadata(metadata));
         self.list(rule.limits.iter(), Self::quota);
+        // Nothing without one, so that the form of other rules is that of versions without them.
+        for (index, soft) in rule.soft_limits.iter().enumerate() {
+            if let Some(soft) = soft {
+                self.text("soft_limit");
+                self.number(index as u64);
+                self.number(soft.get().into());
+            }
+        }
     }
 
     fn quota(&mut self, quota: &Quota) {

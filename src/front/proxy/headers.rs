@@ -26,11 +26,12 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
 /// About this proxy and its limits only, also when a server sends them.
-const OWN: [HeaderName; 7] = [
+const OWN: [HeaderName; 8] = [
     render::LIMIT,
     render::REMAINING,
     render::RESET,
     render::RETRY,
+    render::SOFT_BREACH,
     render::DELAY,
     render::POLICY,
     render::CURRENT,

@@ -14,7 +14,7 @@ use super::listener::Listener;
 use super::read::{Limits, Read, Words, read};
 use super::reply::Replies;
 use super::session::{Next, Session};
-use crate::decide::{CheckRequest, Throttle, ThrottleRequest};
+use crate::decide::{CheckRequest, Status, Throttle, ThrottleRequest};
 use crate::front::bounds::Bounds;
 
 /// Buffers that batches reuse, so that a hit allocates nothing.
@@ -193,7 +193,7 @@ impl<'a, D: Throttle> Batch<'a, '_, D> {
         self.listener.decide.throttle(&self.requests, &mut self.verdicts).await;
         debug_assert_eq!(self.verdicts.len(), self.requests.len());
         for (request, verdict) in self.requests.iter().zip(&self.verdicts) {
-            self.replies.throttle(reply(verdict.allowed, request.quota.burst(), verdict));
+            self.replies.integers(reply(verdict.allowed, request.quota.burst(), verdict));
         }
         self.requests.clear();
     }
@@ -206,11 +206,19 @@ impl<'a, D: Throttle> Batch<'a, '_, D> {
         }
         let request = CheckRequest { domain, descriptors: &descriptors, hits, for_envoy: false };
         let response = self.listener.decide.decide(request).await;
-        let leading = response.statuses.first().and_then(|status| status.leading_verdict());
-        self.replies.throttle(match leading {
+        let status = response.statuses.first();
+        let numbers = match status.and_then(Status::leading_verdict) {
             Some(verdict) => reply(response.allowed, verdict.limit, verdict),
             None => [i64::from(!response.allowed), -1, -1, -1, -1],
-        });
+        };
+        let rule = status.and_then(|status| status.rule.as_ref());
+        if rule.is_some_and(|rule| !rule.soft_limits.is_empty()) {
+            let [limited, limit, remaining, retry, reset] = numbers;
+            let soft_limited = i64::from(response.is_soft_limited());
+            self.replies.integers([limited, limit, remaining, retry, reset, soft_limited]);
+        } else {
+            self.replies.integers(numbers);
+        }
     }
 
     fn quota(&mut self, key: &[u8], limit: ThrottleLimit) -> Result<Quota, String> {
