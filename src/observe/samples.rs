@@ -17,8 +17,8 @@ use tidegate_rules::stats::RuleCounts;
 use super::names::{self, Metric};
 
 /// Most rules with their own series; the others are summed under [`OTHER_RULES`]. A rule has four
-/// series, eleven once it was checked, and at most eighteen, if it is leased. They load the
-/// Prometheus server more than the node.
+/// series, eleven once it was checked, at most eighteen, if it is leased, and one more above a soft
+/// limit. They load the Prometheus server more than the node.
 pub const RULE_LABELS_MAX: usize = 5_000;
 
 /// The label of the rules beyond [`RULE_LABELS_MAX`].
