@@ -134,7 +134,7 @@ fn pipeline_of_throttles() {
                 |_| true,
                 |verdict| {
                     let verdict = verdict.expect("permitted");
-                    replies.throttle(reply(verdict.allowed, verdict.limit, &verdict));
+                    replies.integers(reply(verdict.allowed, verdict.limit, &verdict));
                 },
             );
             black_box(replies.bytes());

@@ -30,6 +30,7 @@ var answerFields = []string{
 	"X-RateLimit-Limit",
 	"X-RateLimit-Remaining",
 	"X-RateLimit-Reset",
+	"X-RateLimit-Soft-Breach",
 	"Retry-After",
 }
 

@@ -84,6 +84,9 @@ fn sentence(allowed: bool, response: &Response<Bytes>, paint: Paint) -> String {
     if let Some(remaining) = header("x-ratelimit-remaining") {
         parts.push(format!("remaining {remaining}"));
     }
+    if header("x-ratelimit-soft-breach").is_some() {
+        parts.push("above a soft limit".to_owned());
+    }
     if !allowed {
         parts.push(match header(header::RETRY_AFTER.as_str()) {
             Some(seconds) => format!("retry after {seconds}s"),

@@ -16,6 +16,7 @@ use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::grant;
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::Quota;
+use tidegate_limiter::soft_limit::SoftLimit;
 use tidegate_ownership::membership::MEMBERS_MAX;
 use tidegate_rules::book::{Book, Rule};
 use tidegate_rules::load::{self, Options, Source};
@@ -274,8 +275,10 @@ fn test_text(
     if let Some(name) = &rule.name {
         let _ = writeln!(text, "  name {name}");
     }
-    for quota in &rule.limits {
-        let _ = writeln!(text, "  limit {}", quota_text(quota));
+    for (index, quota) in rule.limits.iter().enumerate() {
+        let soft =
+            soft_limit(rule, index).map_or(String::new(), |hits| format!(", soft limit {hits}"));
+        let _ = writeln!(text, "  limit {}{soft}", quota_text(quota));
     }
     let InFlightLimits { everywhere, at_node } = rule.in_flight;
     for (limit, at) in [(everywhere, "all nodes together"), (at_node, "each node")] {
@@ -333,7 +336,7 @@ fn test_json(domain: &str, found: Option<&Match<'_>>) -> Value {
     let Some(Match { rule, steps, .. }) = found else {
         return json!({ "domain": domain, "matched": false });
     };
-    let limit = |quota: &Quota| {
+    let limit = |(index, quota): (usize, &Quota)| {
         json!({
             "algorithm": quota.algorithm().name(),
             "limit": quota.limit(),
@@ -341,6 +344,7 @@ fn test_json(domain: &str, found: Option<&Match<'_>>) -> Value {
             "burst": quota.burst(),
             "sub_windows": quota.sub_windows(),
             "queue": quota.queue(),
+            "soft_limit": soft_limit(rule, index),
         })
     };
     let leased = rule.mode == Mode::Leased && !rule.limits.is_empty();
@@ -352,7 +356,7 @@ fn test_json(domain: &str, found: Option<&Match<'_>>) -> Value {
         "rule": &*rule.id,
         "name": rule.name.as_deref(),
         "steps": steps.iter().map(step).collect::<Vec<_>>(),
-        "limits": rule.limits.iter().map(limit).collect::<Vec<_>>(),
+        "limits": rule.limits.iter().enumerate().map(limit).collect::<Vec<_>>(),
         "concurrency": rule.in_flight.everywhere,
         "node_concurrency": rule.in_flight.at_node,
         "mode": rule.mode,
@@ -368,6 +372,11 @@ fn step_text(step: &Step<'_>) -> String {
         "" => format!("{} (by {})", step.key, via(step.via)),
         value => format!("{}={value} (by {})", step.key, via(step.via)),
     }
+}
+
+/// Most hits in use that the limit at `index` does not signal.
+fn soft_limit(rule: &Rule, index: usize) -> Option<u32> {
+    rule.soft_limits.get(index).copied().flatten().map(SoftLimit::get)
 }
 
 fn quota_text(quota: &Quota) -> String {

@@ -162,8 +162,10 @@ impl Text<'_> {
         if rules.is_empty() {
             return Ok(());
         }
-        let head =
-            ["RULE", "MODE", "ALLOWED", "DENIED", "LOCAL", "WAITED", "ALONE", "EARLY", "ERROR"];
+        let head = [
+            "RULE", "MODE", "ALLOWED", "SOFT", "DENIED", "LOCAL", "WAITED", "ALONE", "EARLY",
+            "ERROR",
+        ];
         writeln!(self.out)?;
         let shown = &rules[..rules.len().min(RULES_SHOWN)];
         let rows: Vec<_> = shown.iter().map(rule_row).collect();
@@ -237,8 +239,8 @@ fn row(member: &MemberReport, ours: &str) -> ([String; 9], bool) {
     (cells, differs)
 }
 
-/// The cells of a rule; checks but for allowed and denied, which are hits.
-fn rule_row(report: &RuleReport) -> [String; 9] {
+/// The cells of a rule; checks but for allowed, soft-limited and denied, which are hits.
+fn rule_row(report: &RuleReport) -> [String; 10] {
     let RuleReport { rule, mode, counts, error, .. } = report;
     let unknown = || "-".to_owned();
     let mode = mode.clone().unwrap_or_else(unknown);
@@ -247,6 +249,7 @@ fn rule_row(report: &RuleReport) -> [String; 9] {
         rule.clone(),
         mode,
         (counts.allowed + counts.shadowed).to_string(),
+        counts.soft_limited.to_string(),
         counts.denied.to_string(),
         (counts.local + counts.by_grant + counts.remembered).to_string(),
         counts.by_owner.to_string(),

@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 use smallvec::SmallVec;
 use tidegate_limiter::descriptor::Descriptor;
 use tidegate_limiter::engine::Verdict;
+use tidegate_limiter::policy::OnUnavailable;
 use tidegate_limiter::quota::Quota;
 use tidegate_limiter::units::Hits;
 use tidegate_rules::book::Rule;
@@ -137,6 +138,23 @@ impl CheckResponse {
         let allowed = !is_refused && (quotas == 0 || quotas_refused < quotas);
         Self { allowed, statuses }
     }
+
+    /// The indices of the descriptors that pass above a soft limit; none when the request is
+    /// refused. Rules in shadow mode are left out: nobody is to slow down for a limit that is only
+    /// being tried.
+    pub fn soft_limited(&self) -> impl Iterator<Item = usize> {
+        let is_signalled = |status: &Status| {
+            self.allowed
+                && status.is_soft_limited()
+                && !status.rule.as_ref().is_some_and(|rule| rule.shadow)
+        };
+        let statuses = self.statuses.iter().enumerate();
+        statuses.filter(move |(_, status)| is_signalled(status)).map(|(index, _)| index)
+    }
+
+    pub fn is_soft_limited(&self) -> bool {
+        self.soft_limited().next().is_some()
+    }
 }
 
 impl Status {
@@ -149,6 +167,16 @@ impl Status {
     /// Whether the rule that matched has no limit.
     pub fn is_unlimited(&self) -> bool {
         self.rule.is_some() && self.verdicts.is_empty()
+    }
+
+    /// Whether it passes above a soft limit of its rule. Nothing is known to be used where
+    /// `on_unavailable: allow` has answered.
+    pub fn is_soft_limited(&self) -> bool {
+        self.rule.as_ref().is_some_and(|rule| {
+            let is_counted = self.source != VerdictSource::Fallback
+                || rule.on_unavailable != OnUnavailable::Allow;
+            is_counted && rule.is_soft_limited(&self.verdicts)
+        })
     }
 
     /// Whether its refusal alone does not refuse the request: the rule has `quota_mode`, or

@@ -50,7 +50,11 @@ impl Decider {
             self.tally(&check, verdict.limit, after, outcome);
         }
         let PlannedCheck { rule, metadata, .. } = check;
-        Status { rule: Some(rule), allowed, verdicts, leading, source, metadata }
+        let status = Status { rule: Some(rule), allowed, verdicts, leading, source, metadata };
+        if let Some(rule) = status.rule.as_ref().filter(|_| status.is_soft_limited()) {
+            RuleStats::add(&rule.stats.soft_limited, hits.charge());
+        }
+        status
     }
 
     /// The counter for where a check of `rule` was decided; that of `on_unavailable` is another.

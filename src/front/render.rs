@@ -7,11 +7,13 @@
 //! | `X-RateLimit-Reset` | seconds until the full limit is available again | a limit applied |
 //! | `X-RateLimit-Retry-After` | seconds, or `never` | refused |
 //! | `Retry-After` | seconds, at least 1 (RFC 9110, 10.2.3) | refused, and waiting helps |
+//! | `X-RateLimit-Soft-Breach` | `1` | admitted above a soft limit |
 //! | `X-RateLimit-Delay` | seconds with milliseconds: `0.250` | admitted by a queue |
 //! | `RateLimit-Policy` | `"name";q=100;w=60` per limit | a limit applied |
 //! | `RateLimit` | `"name";r=42;t=12` per limit | a limit applied |
 //!
-//! The last two are those of draft-ietf-httpapi-ratelimit-headers-10, structured fields (RFC 9651).
+//! `X-RateLimit-Soft-Breach` is that of envoyproxy/ratelimit#1215. The last two are those of
+//! draft-ietf-httpapi-ratelimit-headers-10, structured fields (RFC 9651).
 //! Times are rounded **up**, so a client that waits as long is never early. The `X-RateLimit-*`
 //! headers describe the most restrictive descriptor: the refusal that lasts longest, else the limit
 //! with the least remaining. Shadow rules are left out: clients must not slow down for a limit that
@@ -48,12 +50,17 @@ pub const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining
 pub const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 /// Seconds until the same request may pass, or `never`.
 pub const RETRY: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
+/// `1` on a request that is admitted above a soft limit.
+pub const SOFT_BREACH: HeaderName = HeaderName::from_static("x-ratelimit-soft-breach");
 /// Seconds an admitted request has to wait before it passes.
 pub const DELAY: HeaderName = HeaderName::from_static("x-ratelimit-delay");
 /// The policies that apply, in the form of the IETF draft.
 pub const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 /// What remains of each policy, in the form of the IETF draft.
 pub const CURRENT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// The value of [`SOFT_BREACH`].
+pub const BREACHED: HeaderValue = HeaderValue::from_static("1");
 
 /// Most items in the draft's two headers; further limits are left out of them. A header of some KiB
 /// is more than proxies pass on.
@@ -84,6 +91,9 @@ pub fn headers(response: &CheckResponse, headers: &mut HeaderMap) {
         // Both consist of printable ASCII by construction; otherwise they would be left out.
         headers.extend(HeaderValue::try_from(policy).ok().map(|value| (POLICY, value)));
         headers.extend(HeaderValue::try_from(current).ok().map(|value| (CURRENT, value)));
+    }
+    if response.is_soft_limited() {
+        headers.insert(SOFT_BREACH, BREACHED);
     }
     let delay = delay(response);
     if !delay.is_zero() {

@@ -218,6 +218,8 @@ pub const TAKEOVER_KEYS: Metric = counter(
 pub const RULE_LOADS: Metric =
     counter("rule_loads", "Rule loads from the folder or the management server, by outcome");
 pub const RULE_HITS: Metric = counter("rule_hits", "Hits by rule and outcome");
+pub const RULE_SOFT_LIMITED: Metric =
+    counter("rule_soft_limited", "Hits admitted above a soft limit, by rule");
 pub const RULE_UNAVAILABLE: Metric =
     counter("rule_unavailable", "Checks decided by on_unavailable, by rule");
 pub const RULE_VERDICTS: Metric = counter(

@@ -17,8 +17,8 @@ use tidegate_rules::stats::RuleCounts;
 use super::names::{self, Metric};
 
 /// Most rules with their own series; the others are summed under [`OTHER_RULES`]. A rule has four
-/// series, eleven once it was checked, and at most eighteen, if it is leased. They load the
-/// Prometheus server more than the node.
+/// series, eleven once it was checked, at most eighteen, if it is leased, and one more above a soft
+/// limit. They load the Prometheus server more than the node.
 pub const RULE_LABELS_MAX: usize = 5_000;
 
 /// The label of the rules beyond [`RULE_LABELS_MAX`].
@@ -116,9 +116,10 @@ const ALL: fn(&RuleCounts) -> bool = |_| true;
 const CHECKED: fn(&RuleCounts) -> bool = |counts| counts.checks() > 0;
 const GRANTED: fn(&RuleCounts) -> bool =
     |counts| counts.grants.received > 0 || counts.refused_early > 0;
+const SOFT_LIMITED: fn(&RuleCounts) -> bool = |counts| counts.soft_limited > 0;
 const FULL: fn(&RuleCounts) -> bool = |counts| counts.full_hits > 0;
 
-const RULE_FAMILIES: [RuleFamily; 9] = [
+const RULE_FAMILIES: [RuleFamily; 10] = [
     RuleFamily {
         metric: names::RULE_HITS,
         label: Some("outcome"),
@@ -128,6 +129,12 @@ const RULE_FAMILIES: [RuleFamily; 9] = [
             ("shadowed", |counts| counts.shadowed),
         ],
         is_shown: ALL,
+    },
+    RuleFamily {
+        metric: names::RULE_SOFT_LIMITED,
+        label: None,
+        values: &[("", |counts| counts.soft_limited)],
+        is_shown: SOFT_LIMITED,
     },
     RuleFamily {
         metric: names::RULE_UNAVAILABLE,

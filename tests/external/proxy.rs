@@ -1,4 +1,4 @@
-//! `tidegate proxy` in front of nginx and of a Node server.
+//! `tidegate proxy` in front of nginx, of a Node server, and of a gRPC server in Python.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,6 +13,7 @@ use http::Method;
 use tidegate_testkit::http_client::Http;
 use tidegate_testkit::ports;
 use tidegate_testkit::process::Process;
+use tidegate_testkit::tools::program;
 use tidegate_testkit::wait::until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -24,6 +25,7 @@ const RULES: &str = "
 domain: http
 descriptors:
   - {key: path, value: /limited, rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: path, value: /test.Echo/Limited, rate_limit: {unit: day, requests_per_unit: 2}}
 ";
 
 /// Answers, echoes bodies, and after an upgrade echoes bytes.
@@ -163,4 +165,24 @@ async fn a_node_server_behind_the_proxy_streams_and_switches() {
     let mut back = [0; 9];
     stream.read_exact(&mut back).await.unwrap();
     assert_eq!(&back, frames);
+}
+
+/// Unary and streaming calls, trailers, a failure, and a refusal with its pushback, by the client
+/// and the server of grpcio.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grpc_server_behind_the_proxy_is_called_in_every_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/grpc_app.py");
+    let python = program("python");
+    let upstream = ports::free();
+    let mut command = Command::new(&python);
+    command.env_clear().arg(&script).args(["serve", &upstream.to_string()]);
+    let mut server = Process::spawn("grpc_app", &mut command, &dir.path().join("grpc.log"));
+    listens(&mut server, upstream).await;
+    let (addr, _proxy) = proxy(dir.path(), upstream).await;
+    let mut command = Command::new(&python);
+    command.env_clear().arg(&script).args(["call", &addr.to_string()]);
+    let mut client = Process::spawn("grpc_client", &mut command, &dir.path().join("client.log"));
+    let ended = client.ended(Duration::from_secs(60)).await;
+    assert!(ended.success(), "{}", client.tail());
 }

@@ -659,6 +659,7 @@ fn status() -> StatusReport {
                 counts: RuleCounts {
                     allowed: 900,
                     denied: 80,
+                    soft_limited: 41,
                     local: 3,
                     by_grant: 870,
                     by_owner: 90,

@@ -32,6 +32,7 @@ mod replaced_voters;
 mod reservations;
 mod rotated_certificates;
 mod rules_reload;
+mod soft_limits;
 mod stats_bounds;
 mod xds;
 

@@ -14,6 +14,7 @@ const FIELDS = [
   "x-ratelimit-limit",
   "x-ratelimit-remaining",
   "x-ratelimit-reset",
+  "x-ratelimit-soft-breach",
   "retry-after",
 ];
 

@@ -12,6 +12,7 @@
 //! - [`store`]: millions of counters by hashed key, sharded, bounded, with expiry and change
 //!   queues.
 //! - [`descriptor`]: the key/value entries that identify a request.
+//! - [`soft_limit`]: which admitted hits are signalled.
 //! - [`policy`]: consistency and failure policy of a rule, for a cluster of limiters.
 //!
 //! # A store
@@ -58,6 +59,7 @@ pub mod descriptor;
 pub mod engine;
 pub mod policy;
 pub mod quota;
+pub mod soft_limit;
 pub mod store;
 pub mod units;
 

@@ -264,6 +264,15 @@ impl Quota {
         self.0.burst
     }
 
+    /// Most hits that may be in use at a time: the limit, or what a bucket holds. A queue holds one
+    /// more than may wait: the one that passes at once.
+    pub const fn capacity(&self) -> u32 {
+        match self.0.queue {
+            Some(waiting_max) => waiting_max.saturating_add(1),
+            None => self.0.burst,
+        }
+    }
+
     pub const fn sub_windows(&self) -> u8 {
         self.0.sub_windows
     }

@@ -51,6 +51,7 @@ fn rate_limit_request_and_response() {
             duration_until_reset: Some(Duration { seconds: 12, nanos: 0 }),
         }],
         response_headers_to_add: vec![HeaderValue { key: "k".into(), value: "v".into() }],
+        request_headers_to_add: vec![HeaderValue { key: "l".into(), value: "w".into() }],
         dynamic_metadata: Some(Struct::default()),
     };
     let golden: &[u8] = &[
@@ -61,9 +62,33 @@ fn rate_limit_request_and_response() {
         0x18, 4, // limit_remaining = 3
         0x22, 2, 0x08, 12, // duration_until_reset = 4
         0x1A, 6, 0x0A, 1, b'k', 0x12, 1, b'v', // response_headers_to_add = 3
+        0x22, 6, 0x0A, 1, b'l', 0x12, 1, b'w', // request_headers_to_add = 4
         0x32, 0, // dynamic_metadata = 6
     ];
     assert_eq!(response.encode_to_vec(), golden);
+}
+
+/// envoyproxy/envoy#47307 adds `unit_multiplier`, a `UInt32Value`, to messages that this version
+/// reads.
+#[test]
+fn fields_of_later_versions_are_skipped() {
+    let request: &[u8] = &[
+        0x0A, 1, b'd', // domain = 1
+        0x12, 18, // descriptors = 2
+        0x0A, 6, 0x0A, 1, b'k', 0x12, 1, b'v', // entries = 1
+        0x12, 8, 0x08, 5, 0x10, 2, // limit = 2 { requests_per_unit = 1, unit = 2 }
+        0x1A, 2, 0x08, 9, // { unit_multiplier = 3 }
+    ];
+    let limit = RateLimitOverride { requests_per_unit: 5, unit: Unit::Minute.into() };
+    let read = RateLimitRequest::decode(request).expect("a request");
+    assert_eq!(read.descriptors[0].limit, Some(limit));
+
+    let policy: &[u8] = &[
+        0x08, 2, 0x10, 5, // unit = 1, requests_per_unit = 2
+        0x7A, 2, 0x08, 9, // a field = 15
+    ];
+    let read = RateLimitPolicy::decode(policy).expect("a policy");
+    assert_eq!((read.unit, read.requests_per_unit), (2, 5));
 }
 
 #[test]

@@ -89,6 +89,11 @@ pub enum Reason {
     UnitWhenUnlimited,
     #[error("unit and window exclude each other")]
     UnitAndWindow,
+    /// A window is written with its own length.
+    #[error("multiplies a unit, and there is a window")]
+    MultiplierAndWindow,
+    #[error("'{text}' is neither a part of the limit, 0% to 99%, nor a number below {capacity}")]
+    SoftLimit { text: Box<str>, capacity: u32 },
     #[error("'{0}' is no duration")]
     Duration(Box<str>),
     #[error("'{word}' is not one of {choices}")]
@@ -152,7 +157,10 @@ impl Reason {
             Self::DuplicateDescriptor(_) => "merge the two, or remove one",
             Self::LongText => "no request carries that much; shorten it",
             Self::ShareWithoutWildcard(_) => "remove share_threshold, or end the value in *",
-            Self::Contradiction | Self::UnitAndWindow => "keep one of them",
+            Self::Contradiction | Self::UnitAndWindow | Self::MultiplierAndWindow => {
+                "keep one of them"
+            }
+            Self::SoftLimit { .. } => "write `soft_limit: 80%`, for example",
             Self::Unit(_) => {
                 "use second, minute, hour, day, week, month or year, or `window: 90s` instead"
             }

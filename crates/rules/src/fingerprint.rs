@@ -64,12 +64,19 @@ impl Form {
         self.list(rule.replaces.iter(), |form, name| form.text(name));
         self.list(rule.metadata.iter(), |form, metadata| form.metadata(metadata));
         self.list(rule.limits.iter(), Self::quota);
-        // Absent from the form of rules that have none, so that theirs stays as it was.
+        // Nothing without them, so that the form of other rules is that of versions without them.
         if rule.in_flight.is_limited() {
             let InFlightLimits { everywhere, at_node } = rule.in_flight;
             self.text("in flight");
             for limit in [everywhere, at_node] {
                 self.number(limit.map_or(u64::MAX, u64::from));
+            }
+        }
+        for (index, soft) in rule.soft_limits.iter().enumerate() {
+            if let Some(soft) = soft {
+                self.text("soft_limit");
+                self.number(index as u64);
+                self.number(soft.get().into());
             }
         }
     }

@@ -45,6 +45,9 @@ const ALL: &[Key] = &[
     envoy("replaces", &[Section::RateLimit]),
     ours("algorithm", &[Section::RateLimit]),
     ours("window", &[Section::RateLimit]),
+    // envoyproxy/ratelimit has no release with it yet.
+    ours("unit_multiplier", &[Section::RateLimit]),
+    ours("soft_limit", &[Section::RateLimit]),
     ours("burst", &[Section::RateLimit]),
     ours("sub_windows", &[Section::RateLimit]),
     ours("queue", &[Section::RateLimit]),

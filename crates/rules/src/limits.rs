@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tidegate_limiter::engine::grant;
 use tidegate_limiter::policy::{Durability, Mode, OnUnavailable, Scope};
 use tidegate_limiter::quota::{self, Algorithm, Quota, QuotaParts, SUB_WINDOWS_MAX};
+use tidegate_limiter::soft_limit::SoftLimit;
 use tidegate_limiter::units::Span;
 
 use super::error::{Error, Reason, Warnings};
@@ -48,17 +49,20 @@ pub(super) fn read<'a>(
     let mut rule = policy(id, &sources, defaults)?;
     warn_of_shared_policy(descriptor, &limits, warnings);
 
-    let mut replaces = Vec::new();
+    let (mut replaces, mut soft_limits) = (Vec::new(), Vec::new());
     for limit in &limits {
         match read_quota(limit, rule.mode, warnings)? {
             Some(quota) if rule.limits.iter().any(|other| share_a_counter(other, &quota)) => {
                 return Err(limit.error(window_key(limit), Reason::SameCounter));
             }
-            Some(quota) => rule.limits.push(quota),
+            Some(quota) => {
+                rule.limits.push(quota);
+                soft_limits.push(read_soft_limit(limit, &quota)?);
+            }
             None if is_list && limits.len() > 1 => {
                 return Err(limit.error("unlimited", Reason::UnlimitedInList));
             }
-            None => {}
+            None => warn_without_quota(limit, warnings),
         }
         let own = limit.text("name")?.filter(|name| !name.is_empty());
         read_replaces(limit, own.unwrap_or_default(), warnings, &mut replaces)?;
@@ -66,6 +70,9 @@ pub(super) fn read<'a>(
     }
     rule.replaces = replaces.into();
     rule.in_flight = in_flight;
+    if soft_limits.iter().any(Option::is_some) {
+        rule.soft_limits = soft_limits.into();
+    }
     warn_of_strict_lease(&rule, &sources, warnings);
     Ok(Some(rule))
 }
@@ -86,6 +93,12 @@ fn warn_without_limit(descriptor: &Fields<'_>, warnings: &mut Warnings) {
     }
     if descriptor.is_given("rate_limit") {
         warnings.add(descriptor.warning("rate_limit", "is empty: nothing is limited here"));
+    }
+}
+
+fn warn_without_quota(limit: &Fields<'_>, warnings: &mut Warnings) {
+    if limit.node("soft_limit").is_some() {
+        warnings.add(limit.warning("soft_limit", "has no effect: nothing is limited here"));
     }
 }
 
@@ -172,9 +185,10 @@ fn read_quota(
     let unit_name = limit.text("unit")?.unwrap_or_default();
     let unit = calendar_unit(unit_name);
     let window = limit.text("window")?;
+    let multiplier = limit.integer("unit_multiplier", 1, u32::MAX)?;
     if limit.flag("unlimited")? {
-        return match (unit, window) {
-            (None, None) => Ok(None),
+        return match (unit, window, multiplier) {
+            (None, None, None) => Ok(None),
             _ => Err(limit.error(window_key(limit), Reason::UnitWhenUnlimited)),
         };
     }
@@ -182,10 +196,13 @@ fn read_quota(
         (_, Some(_)) if !unit_name.is_empty() => {
             return Err(limit.error("window", Reason::UnitAndWindow));
         }
+        (_, Some(_)) if multiplier.is_some() => {
+            return Err(limit.error("unit_multiplier", Reason::MultiplierAndWindow));
+        }
         (_, Some(text)) => {
             text.parse().map_err(|_| limit.error("window", Reason::Duration(text.into())))?
         }
-        (Some(unit), None) => unit,
+        (Some(unit), None) => times(unit, multiplier.unwrap_or(1)),
         (None, None) => return Err(limit.error("unit", Reason::Unit(unit_name.into()))),
     };
     let algorithm = read_algorithm(limit, mode)?;
@@ -205,6 +222,20 @@ fn read_quota(
     })
     .map(Some)
     .map_err(|error| limit.error(key_of(error, limit), Reason::Quota(error)))
+}
+
+/// `80%` of what the limit holds, or a number of hits.
+fn read_soft_limit(limit: &Fields<'_>, quota: &Quota) -> Result<Option<SoftLimit>, Error> {
+    let Some(text) = limit.text("soft_limit")? else { return Ok(None) };
+    let soft = if let Some(percent) = text.strip_suffix('%') {
+        percent.parse().ok().and_then(|percent| SoftLimit::percent(percent, quota))
+    } else {
+        let hits = limit.integer("soft_limit", 0, u32::MAX).ok().flatten();
+        hits.and_then(|hits| SoftLimit::hits(hits, quota))
+    };
+    let capacity = quota.capacity();
+    soft.map(Some)
+        .ok_or_else(|| limit.error("soft_limit", Reason::SoftLimit { text: text.into(), capacity }))
 }
 
 fn read_algorithm(limit: &Fields<'_>, mode: Mode) -> Result<Algorithm, Error> {
@@ -244,7 +275,13 @@ fn share_a_counter(a: &Quota, b: &Quota) -> bool {
 }
 
 fn window_key(limit: &Fields<'_>) -> &'static str {
-    if limit.node("window").is_some() { "window" } else { "unit" }
+    let has = |key: &&'static str| limit.node(key).is_some();
+    ["window", "unit_multiplier"].into_iter().find(has).unwrap_or("unit")
+}
+
+/// Longer than any window if it cannot be represented.
+fn times(unit: Span, multiplier: u32) -> Span {
+    Span::from_nanos(unit.as_nanos().saturating_mul(multiplier.into()))
 }
 
 /// The key whose value made the quota invalid.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use serde::Deserialize;
 use smallvec::SmallVec;
 use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::quota::Quota;
+use tidegate_limiter::soft_limit::SoftLimit;
 
 use super::metadata::Metadata;
 use super::stats::RuleStats;
@@ -21,6 +23,8 @@ pub struct Rule {
     pub name: Option<Arc<str>>,
     /// All must admit; none is charged when one refuses. Empty means unlimited.
     pub limits: SmallVec<[Quota; 1]>,
+    /// One per limit, in their order; empty when none of them has one.
+    pub soft_limits: Box<[Option<SoftLimit>]>,
     pub mode: Mode,
     /// Which nodes share a strict limit.
     pub scope: Scope,
@@ -70,12 +74,24 @@ impl Rule {
         Self { mode, on_unavailable, ..Self::usual("clients".into()) }
     }
 
+    /// Whether `verdicts`, one per limit, admit a request above one of the soft limits.
+    #[inline]
+    pub fn is_soft_limited(&self, verdicts: &[Verdict]) -> bool {
+        !self.soft_limits.is_empty() && verdicts.iter().all(|verdict| verdict.allowed) && {
+            let soft_limits = self.soft_limits.iter().zip(&self.limits).zip(verdicts);
+            soft_limits
+                .filter_map(|((soft, quota), verdict)| Some((soft.as_ref()?, quota, verdict)))
+                .any(|(soft, quota, verdict)| soft.is_exceeded(quota, verdict))
+        }
+    }
+
     /// A rule without limits and with default policy.
     pub(super) fn usual(id: Arc<str>) -> Self {
         Self {
             id,
             name: None,
             limits: SmallVec::new(),
+            soft_limits: Box::default(),
             mode: Mode::Strict,
             scope: Scope::default(),
             on_unavailable: OnUnavailable::default(),

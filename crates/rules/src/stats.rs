@@ -17,6 +17,8 @@ pub struct RuleStats {
     pub allowed: AtomicU64,
     /// Hits refused.
     pub denied: AtomicU64,
+    /// Of the hits admitted those above a soft limit.
+    pub soft_limited: AtomicU64,
     /// Checks decided by this node's counters: it owns the key, or the rule is eventual.
     pub local: AtomicU64,
     /// Checks of a leased rule admitted from hits that were granted to this node.
@@ -68,6 +70,7 @@ pub struct GrantedHits {
 pub struct RuleCounts {
     pub allowed: u64,
     pub denied: u64,
+    pub soft_limited: u64,
     pub shadowed: u64,
     pub local: u64,
     pub by_grant: u64,
@@ -112,6 +115,7 @@ impl RuleStats {
         RuleCounts {
             allowed: read(&self.allowed),
             denied: read(&self.denied),
+            soft_limited: read(&self.soft_limited),
             shadowed: read(&self.shadowed),
             local: read(&self.local),
             by_grant: read(&self.by_grant),
@@ -167,6 +171,7 @@ impl RuleCounts {
         for (sum, more) in [
             (&mut self.allowed, other.allowed),
             (&mut self.denied, other.denied),
+            (&mut self.soft_limited, other.soft_limited),
             (&mut self.shadowed, other.shadowed),
             (&mut self.local, other.local),
             (&mut self.by_grant, other.by_grant),
@@ -209,6 +214,7 @@ mod tests {
         let counters = [
             &stats.allowed,
             &stats.denied,
+            &stats.soft_limited,
             &stats.shadowed,
             &stats.local,
             &stats.by_grant,

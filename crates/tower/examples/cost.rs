@@ -1,11 +1,11 @@
-//! What a layer adds to an empty handler of axum, in CPU time: without a layer, with limits in the
-//! process, and with `tower_governor` (with its headers), in turn, for several rounds.
+//! What a layer adds to an empty handler of axum, in CPU time: without a layer, with one that does
+//! nothing, with limits in the process, and with `tower_governor` (with its headers), in turn, for several rounds.
 //!
 //! ```sh
 //! cargo run --release -p tidegate-tower --example cost
 //! ```
 //!
-//! Each request is of one of 10,000 addresses and is allowed. The median of the rounds is printed.
+//! Each request is of one of 10,000 addresses with 1,000 a minute each, and is allowed. The median of the rounds is printed.
 //! Requests are calls of the router: no socket, no parser.
 #![expect(clippy::print_stdout, reason = "prints what it measured")]
 
@@ -21,6 +21,7 @@ use http::Request;
 use rustix::time::{ClockId, clock_gettime};
 use tidegate_tower::{InProcess, RateLimitLayer};
 use tower::Service;
+use tower::layer::util::Identity;
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
@@ -31,7 +32,7 @@ const CLIENTS: u32 = 10_000;
 const RULES: &str = "domain: http
 descriptors:
   - key: remote_address
-    rate_limit: {name: requests, unit: hour, requests_per_unit: 1000000000, algorithm: gcra}
+    rate_limit: {name: requests, unit: minute, requests_per_unit: 1000, algorithm: gcra}
 ";
 
 fn main() {
@@ -39,15 +40,22 @@ fn main() {
     let limiter = InProcess::from_yaml(RULES).expect("valid rules");
     let ours = bare.clone().layer(RateLimitLayer::new(limiter, "http"));
     let config = GovernorConfigBuilder::default()
-        .per_nanosecond(1)
-        .burst_size(1_000_000_000)
+        .per_millisecond(60)
+        .burst_size(1_000)
         .use_headers()
         .finish()
         .expect("a valid quota");
     let governor = bare.clone().layer(GovernorLayer::new(config));
 
-    let mut routers = [("no layer", bare), ("tidegate-tower", ours), ("tower_governor", governor)];
-    let mut costs = [const { Vec::new() }; 3];
+    let empty = bare.clone().layer(Identity::new());
+
+    let mut routers = [
+        ("no layer", bare),
+        ("an empty layer", empty),
+        ("tidegate-tower", ours),
+        ("tower_governor", governor),
+    ];
+    let mut costs = [const { Vec::new() }; 4];
     for _ in 0..ROUNDS {
         for ((_, router), costs) in routers.iter_mut().zip(&mut costs) {
             costs.push(round(router));

@@ -44,12 +44,24 @@ pub fn client_address<'a>(
 /// ```
 pub fn group(address: IpAddr) -> String {
     match address.to_canonical() {
-        IpAddr::V4(v4) => v4.to_string(),
+        IpAddr::V4(v4) => dotted(v4.octets()),
         IpAddr::V6(v6) => {
             let mask = u128::MAX << (128 - IPV6_PREFIX);
             format!("{}/{IPV6_PREFIX}", Ipv6Addr::from_bits(v6.to_bits() & mask))
         }
     }
+}
+
+/// As `Ipv4Addr` is displayed, at a part of the cost: this is done for each request.
+fn dotted(octets: [u8; 4]) -> String {
+    let mut text = String::with_capacity("255.255.255.255".len());
+    for (index, octet) in octets.into_iter().enumerate() {
+        if index > 0 {
+            text.push('.');
+        }
+        text.push_str(itoa::Buffer::new().format(octet));
+    }
+    text
 }
 
 /// One element of the list: an address, with or without a port, brackets or quotes.

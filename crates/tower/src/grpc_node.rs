@@ -1,11 +1,12 @@
 //! Asks a node by gRPC: Envoy's rate limit service, version 3.
 //!
-//! Its answer has a status for each descriptor and no header fields, so these are made of it:
+//! Its answer has a status for each descriptor and few header fields, so these are made of it:
 //!
 //! | field | of the status |
 //! |---|---|
 //! | `RateLimit-Policy` | name of the limit, or the keys of its descriptor; hits per unit |
 //! | `RateLimit`, `X-RateLimit-*` | remaining hits, seconds until the limit is reset |
+//! | `X-RateLimit-Soft-Breach` | the header of that name that the node adds to responses |
 //! | `Retry-After` | seconds until the limit is reset: never early, and exact for a fixed window |
 //!
 //! Two things are not in such an answer: the delay of a queue (`leaky_bucket` with `queue`), so
@@ -15,7 +16,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use http::header::RETRY_AFTER;
+use http::header::{HeaderValue, RETRY_AFTER};
 use http::uri::PathAndQuery;
 use tidegate_proto::rls::{
     Code, DescriptorStatus, RateLimit, RateLimitResponse, SHOULD_RATE_LIMIT, Unit,
@@ -27,7 +28,7 @@ use tonic_prost::ProstCodec;
 use crate::check::{Answer, Check, CheckError, Descriptor, Limiter};
 use crate::message;
 use crate::structured::{Fields, Item};
-use crate::verdict::{LIMIT, REMAINING, RESET, Verdict};
+use crate::verdict::{LIMIT, REMAINING, RESET, SOFT_BREACH, Verdict};
 
 /// A node of tidegate, or another rate limit service of Envoy, by gRPC. Cheap to clone; clones
 /// share the connection.
@@ -126,13 +127,17 @@ fn verdict(names: &[String], response: &RateLimitResponse) -> Result<Verdict, Ch
         verdict.limit = Some(limit.requests_per_unit.into());
         verdict.remaining = Some(status.limit_remaining.into());
         verdict.reset = Some(reset);
-        verdict.fields.push((LIMIT, limit.requests_per_unit.into()));
-        verdict.fields.push((REMAINING, status.limit_remaining.into()));
-        verdict.fields.push((RESET, reset.into()));
+        verdict.fields.insert(LIMIT, limit.requests_per_unit.into());
+        verdict.fields.insert(REMAINING, status.limit_remaining.into());
+        verdict.fields.insert(RESET, reset.into());
         if !allowed {
             verdict.retry_after = Some(Duration::from_secs(reset.max(1)));
-            verdict.fields.push((RETRY_AFTER, reset.max(1).into()));
+            verdict.fields.insert(RETRY_AFTER, reset.max(1).into());
         }
+    }
+    let added = &response.response_headers_to_add;
+    if allowed && added.iter().any(|header| SOFT_BREACH == *header.key) {
+        verdict.fields.insert(SOFT_BREACH, HeaderValue::from_static("1"));
     }
     verdict.fields.extend(fields.finish());
     Ok(verdict)

@@ -25,7 +25,7 @@ use tower::Layer;
 
 use crate::check::{Descriptor, Limiter};
 use crate::service::RateLimit;
-use crate::settings::{Counts, Exempt, OnUnavailable, Settings};
+use crate::settings::{Counts, Exempt, OnUnavailable, REMOTE_ADDRESS, Settings};
 
 /// The default deadline. A node in the same network answers within a millisecond; ten leave room
 /// for a lost packet, and are little beside the time of a request.
@@ -52,7 +52,7 @@ impl RateLimitLayer {
         let settings = Settings {
             limiter,
             domain: domain.into(),
-            describe: Arc::new(by_address),
+            describe: None,
             find_peer: Arc::new(peer),
             trusted_hops: 0,
             exempt: Exempt::default(),
@@ -85,7 +85,7 @@ impl RateLimitLayer {
         self,
         describe: impl Fn(&Parts, Option<&str>) -> Option<Vec<Descriptor>> + Send + Sync + 'static,
     ) -> Self {
-        self.with(|settings| settings.describe = Arc::new(describe))
+        self.with(|settings| settings.describe = Some(Arc::new(describe)))
     }
 
     /// The number of own proxies that append to `X-Forwarded-For`. Default 0: the address is that
@@ -160,7 +160,7 @@ impl fmt::Debug for RateLimitLayer {
 /// One counter for each client: the descriptor `remote_address`. A request whose client has no
 /// known address is undecided.
 pub fn by_address(_head: &Parts, client: Option<&str>) -> Option<Vec<Descriptor>> {
-    Some(vec![Descriptor::new("remote_address", client?)])
+    Some(vec![Descriptor::new(REMOTE_ADDRESS, client?)])
 }
 
 /// The peer as axum and tonic know it.

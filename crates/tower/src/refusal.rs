@@ -14,6 +14,7 @@
 //! gRFC A6, "Pushback".
 
 use std::fmt::Write;
+use std::mem;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -47,6 +48,7 @@ pub(crate) enum Form {
 }
 
 /// Whether a request is one of gRPC. gRPC-Web, whose status is in the body, is not.
+#[inline]
 pub(crate) fn form(headers: &HeaderMap) -> Form {
     let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let rest = content_type.and_then(|value| value.strip_prefix(b"application/grpc"));
@@ -129,10 +131,23 @@ pub(crate) fn invalid(detail: &str, form: Form) -> Response<Full<Bytes>> {
 }
 
 /// Writes the fields of a verdict over those of a response.
-pub(crate) fn add_fields(headers: &mut HeaderMap, fields: Vec<(HeaderName, HeaderValue)>) {
-    headers.reserve(fields.len());
+#[inline]
+pub(crate) fn add_fields(headers: &mut HeaderMap, mut fields: HeaderMap) {
+    if headers.len() > fields.len() {
+        headers.extend(fields);
+        return;
+    }
+    // The fewer are added to the others: for each one a name is hashed.
+    mem::swap(headers, &mut fields);
+    let mut last = None;
     for (name, value) in fields {
-        headers.insert(name, value);
+        // Further values of a name come without it.
+        if let Some(name) = name {
+            last = Some(name).filter(|name| !headers.contains_key(name));
+        }
+        if let Some(name) = &last {
+            headers.append(name, value);
+        }
     }
 }
 
@@ -197,6 +212,29 @@ mod tests {
             assert_eq!(form(&headers), expected, "{content_type}");
         }
         assert_eq!(form(&HeaderMap::new()), Form::Http);
+    }
+
+    #[test]
+    fn the_fields_of_a_verdict_are_added_to_few_and_to_many_headers() {
+        let map = |lines: &[(&'static str, &'static str)]| {
+            let mut map = HeaderMap::new();
+            for (name, value) in lines {
+                map.append(*name, HeaderValue::from_static(value));
+            }
+            map
+        };
+        let fields = [("ratelimit", "ours"), ("retry-after", "1")];
+        let few = [("set-cookie", "a"), ("retry-after", "9"), ("set-cookie", "b")];
+        let many = [&few[..], &[("vary", "x"), ("vary", "y"), ("etag", "z")]].concat();
+        for headers in [&[][..], &few[..1], &few, &many] {
+            let mut expected = map(headers);
+            expected.remove("retry-after");
+            let mut added = map(headers);
+            add_fields(&mut added, map(&fields));
+            assert_eq!(added.remove("ratelimit").unwrap(), "ours", "{headers:?}");
+            assert_eq!(added.remove("retry-after").unwrap(), "1", "{headers:?}");
+            assert_eq!(added, expected, "{headers:?}");
+        }
     }
 
     #[test]

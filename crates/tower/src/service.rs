@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::header::{HeaderName, HeaderValue};
+use http::HeaderMap;
 use http::{Request, Response};
 use http_body_util::{Either, Full};
 use pin_project_lite::pin_project;
@@ -32,7 +32,7 @@ pub struct RateLimit<S> {
 /// The response of the inner service, or of the layer.
 type Limited<R> = Response<Either<R, Full<Bytes>>>;
 /// Fields for a response.
-type Fields = Vec<(HeaderName, HeaderValue)>;
+type Fields = HeaderMap;
 
 pin_project! {
     /// The response to a request, in time.
@@ -76,13 +76,20 @@ where
         if settings.is_exempt(request.method(), request.headers()) {
             return ResponseFuture::Passed {
                 response: self.inner.call(request),
-                fields: Vec::new(),
+                fields: Fields::new(),
             };
         }
         let form = refusal::form(request.headers());
-        let (head, body) = request.into_parts();
-        let descriptors = settings.described(&head);
-        let request = Request::from_parts(head, body);
+        let mut request = request;
+        // It is taken apart only for those who read the whole head: it is large.
+        let descriptors = if let Some(describe) = &settings.describe {
+            let (head, body) = request.into_parts();
+            let descriptors = settings.by_head(&**describe, &head);
+            request = Request::from_parts(head, body);
+            descriptors
+        } else {
+            settings.by_client(request.headers(), request.extensions())
+        };
         let answer = match &descriptors {
             None => {
                 let text = "the request cannot be described: is its client's address known?";
@@ -92,6 +99,13 @@ where
             Some(descriptors) => settings.check(descriptors, 1),
         };
         let outcome = match answer {
+            // Most requests: the fields are all that is kept of the verdict.
+            Answer::Now(Ok(verdict)) if verdict.allowed && verdict.delay.is_zero() => {
+                return ResponseFuture::Passed {
+                    response: self.inner.call(request),
+                    fields: verdict.fields,
+                };
+            }
             Answer::Now(result) => match settings.outcome(result, form) {
                 Outcome::Refuse(response) => {
                     return ResponseFuture::Refused { response: Some(response) };

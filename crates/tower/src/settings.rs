@@ -9,11 +9,19 @@ use std::time::Duration;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Extensions, Method};
+use smallvec::SmallVec;
 
 use crate::check::{Answer, Check, Descriptor, Limiter};
 use crate::client_address::{client_address, group};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The key of the default descriptor.
+pub(crate) const REMOTE_ADDRESS: &str = "remote_address";
+
+pub(crate) type Descriptors = SmallVec<[Descriptor; 1]>;
+/// The counters of a request; `None` if it cannot be described.
+pub(crate) type Described = Option<Descriptors>;
 
 /// Names the counters of a request, of its head and the client's address, if that is known.
 ///
@@ -56,7 +64,8 @@ pub struct Counts {
 pub(crate) struct Settings {
     pub(crate) limiter: Arc<dyn Limiter>,
     pub(crate) domain: Arc<str>,
-    pub(crate) describe: Arc<Describe>,
+    /// `None`: by the client's address.
+    pub(crate) describe: Option<Arc<Describe>>,
     pub(crate) find_peer: Arc<FindPeer>,
     pub(crate) trusted_hops: u8,
     pub(crate) exempt: Exempt,
@@ -83,6 +92,7 @@ impl fmt::Debug for Settings {
 }
 
 impl Settings {
+    #[inline]
     pub(crate) fn is_exempt(&self, method: &Method, headers: &HeaderMap) -> bool {
         match self.exempt {
             Exempt::None => false,
@@ -93,15 +103,31 @@ impl Settings {
         }
     }
 
-    /// The counters of a request.
-    pub(crate) fn described(&self, head: &Parts) -> Option<Vec<Descriptor>> {
-        let forwarded_for = head.headers.get_all(&X_FORWARDED_FOR).iter();
-        let peer = (self.find_peer)(&head.extensions);
-        let lists = forwarded_for.map(HeaderValue::as_bytes);
-        let client = client_address(peer, lists, self.trusted_hops).map(group);
-        (self.describe)(head, client.as_deref())
+    /// The counters of a request without a function of the user: its client's.
+    #[inline]
+    pub(crate) fn by_client(&self, headers: &HeaderMap, extensions: &Extensions) -> Described {
+        let client = self.client(headers, extensions)?;
+        Some(smallvec::smallvec![Descriptor::new(REMOTE_ADDRESS, client)])
     }
 
+    /// The counters of a request by a function of the user.
+    pub(crate) fn by_head(&self, describe: &Describe, head: &Parts) -> Described {
+        let client = self.client(&head.headers, &head.extensions);
+        describe(head, client.as_deref()).map(Descriptors::from_vec)
+    }
+
+    /// The value under which the client is counted.
+    #[inline]
+    fn client(&self, headers: &HeaderMap, extensions: &Extensions) -> Option<String> {
+        let peer = (self.find_peer)(extensions);
+        if self.trusted_hops == 0 {
+            return peer.map(group);
+        }
+        let lists = headers.get_all(&X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes);
+        client_address(peer, lists, self.trusted_hops).map(group)
+    }
+
+    #[inline]
     pub(crate) fn check(&self, descriptors: &[Descriptor], hits: i64) -> Answer {
         self.limiter.check(&Check { domain: &self.domain, descriptors, hits })
     }

@@ -18,6 +18,8 @@ use crate::verdict::{CURRENT, POLICY};
 /// Most items of the two fields; further limits are left out of them. A field of some KiB is more
 /// than proxies pass on.
 pub(crate) const ITEMS_MAX: usize = 16;
+/// Between two items.
+pub(crate) const SEPARATOR: &str = ", ";
 /// Longest name of an item, in bytes; longer names are cut.
 const NAME_BYTES_MAX: usize = 128;
 
@@ -44,9 +46,7 @@ pub(crate) struct Fields {
 
 impl Fields {
     pub(crate) fn new() -> Self {
-        // Enough for one or two policies.
-        let (policy, current) = (String::with_capacity(64), String::with_capacity(64));
-        Self { policy, current, items: 0 }
+        Self { policy: String::new(), current: String::new(), items: 0 }
     }
 
     /// Adds a policy, up to [`ITEMS_MAX`].
@@ -55,18 +55,13 @@ impl Fields {
             return;
         }
         self.items += 1;
-        let separator = if self.policy.is_empty() { "" } else { ", " };
+        let separator = if self.items > 1 { SEPARATOR } else { "" };
         self.policy.push_str(separator);
         self.current.push_str(separator);
-        let from = self.policy.len();
         push_string(&mut self.policy, item.name);
-        self.current.push_str(&self.policy[from..]);
-        push_parameter(&mut self.policy, ";q=", item.quota);
-        if let Some(window) = item.window {
-            push_parameter(&mut self.policy, ";w=", window);
-        }
-        push_parameter(&mut self.current, ";r=", item.remaining);
-        push_parameter(&mut self.current, ";t=", item.reset);
+        push_string(&mut self.current, item.name);
+        push_policy(&mut self.policy, item.quota, item.window);
+        push_current(&mut self.current, item.remaining, item.reset);
     }
 
     /// Both fields; none without a policy.
@@ -78,6 +73,22 @@ impl Fields {
     }
 }
 
+/// Appends the parameters of an item of `RateLimit-Policy`.
+pub(crate) fn push_policy(out: &mut String, quota: u64, window: Option<u64>) {
+    push_parameter(out, ";q=", quota);
+    if let Some(window) = window {
+        push_parameter(out, ";w=", window);
+    }
+}
+
+/// Appends the parameters of an item of `RateLimit`.
+#[inline]
+pub(crate) fn push_current(out: &mut String, remaining: u64, reset: u64) {
+    push_parameter(out, ";r=", remaining);
+    push_parameter(out, ";t=", reset);
+}
+
+#[inline]
 fn push_parameter(out: &mut String, name: &str, value: u64) {
     out.push_str(name);
     out.push_str(itoa::Buffer::new().format(value));
@@ -85,7 +96,7 @@ fn push_parameter(out: &mut String, name: &str, value: u64) {
 
 /// A string of RFC 9651: printable ASCII in quotes. Other bytes are percent-encoded, so that
 /// different names stay different.
-fn push_string(out: &mut String, text: &str) {
+pub(crate) fn push_string(out: &mut String, text: &str) {
     out.push('"');
     for byte in text.bytes().take(NAME_BYTES_MAX) {
         match byte {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::header::{HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use tidegate_limiter::units::Span;
 
 /// Hits per window of the most restrictive limit.
@@ -11,6 +11,8 @@ pub(crate) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit"
 pub(crate) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 /// Seconds until the most restrictive limit is fully available again.
 pub(crate) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+/// `1` on a request that is admitted above a soft limit.
+pub(crate) const SOFT_BREACH: HeaderName = HeaderName::from_static("x-ratelimit-soft-breach");
 /// The policies that apply.
 pub(crate) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 /// What remains of each policy.
@@ -25,7 +27,8 @@ pub(crate) const CURRENT: HeaderName = HeaderName::from_static("ratelimit");
 /// ```
 ///
 /// The layer of CORS belongs outside of the limits, so that scripts can read refusals.
-pub const FIELDS: [HeaderName; 6] = [CURRENT, POLICY, LIMIT, REMAINING, RESET, RETRY_AFTER];
+pub const FIELDS: [HeaderName; 7] =
+    [CURRENT, POLICY, LIMIT, REMAINING, RESET, RETRY_AFTER, SOFT_BREACH];
 
 /// The answer to a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +48,7 @@ pub struct Verdict {
     /// The names of the policies that refused.
     pub violated: Vec<String>,
     /// Fields for the response to whoever is limited.
-    pub fields: Vec<(HeaderName, HeaderValue)>,
+    pub fields: HeaderMap,
 }
 
 impl Verdict {
@@ -60,18 +63,21 @@ impl Verdict {
             retry_after: None,
             delay: Duration::ZERO,
             violated: Vec::new(),
-            fields: Vec::new(),
+            fields: HeaderMap::new(),
         }
     }
 
     /// The verdict of a check that no limiter decided. A refusal says to try again in a second.
     pub fn undecided(allowed: bool) -> Self {
-        let retry = (RETRY_AFTER, HeaderValue::from_static("1"));
+        let mut fields = HeaderMap::new();
+        if !allowed {
+            fields.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
         Self {
             allowed,
             is_decided: false,
             retry_after: (!allowed).then_some(Duration::from_secs(1)),
-            fields: if allowed { Vec::new() } else { vec![retry] },
+            fields,
             ..Self::unlimited()
         }
     }

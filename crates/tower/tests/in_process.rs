@@ -60,6 +60,24 @@ descriptors:
 }
 
 #[test]
+fn what_passes_above_a_soft_limit_is_signalled() {
+    let limiter = limiter(
+        "domain: http
+descriptors:
+  - {key: user, rate_limit: {unit: hour, requests_per_unit: 5, soft_limit: 80%}}
+  - key: tried
+    shadow_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 5, soft_limit: 0}
+",
+    );
+    let soft = [Descriptor::new("user", "ann"), Descriptor::new("tried", "ann")];
+    let signals = [(); 6].map(|()| field(&check(&limiter, &soft, 0), "x-ratelimit-soft-breach"));
+    assert_eq!(signals, ["", "", "", "", "1", ""]);
+    let counts: Vec<_> = limiter.rules().rules().map(|rule| rule.stats.read()).collect();
+    assert_eq!(counts.iter().map(|it| it.soft_limited).collect::<Vec<_>>(), [5, 1]);
+}
+
+#[test]
 fn shadow_rules_refuse_nothing_and_are_not_shown() {
     let limiter = limiter(
         "domain: http

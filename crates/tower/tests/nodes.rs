@@ -10,7 +10,8 @@ use axum::extract::Request;
 use axum::routing::post;
 use futures_util::stream::unfold;
 use tidegate_proto::rls::{
-    Code, DescriptorStatus, RateLimit, RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT, Unit,
+    Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitRequest, RateLimitResponse,
+    SHOULD_RATE_LIMIT, Unit,
 };
 use tidegate_tower::{
     Answer, Check, CheckError, Descriptor, GrpcNode, HttpNode, InProcess, Limiter, RateLimitLayer,
@@ -110,6 +111,21 @@ async fn an_answer_of_grpc_becomes_fields() {
         ("x-ratelimit-reset", "12"),
     ]);
     assert_eq!(fields, expected);
+}
+
+#[tokio::test]
+async fn a_soft_limit_of_grpc_becomes_a_field() {
+    let breach = |_: &RateLimitRequest| {
+        let (key, value) = ("X-RateLimit-Soft-Breach".to_owned(), "1".to_owned());
+        Ok(RateLimitResponse {
+            overall_code: Code::Ok.into(),
+            response_headers_to_add: vec![HeaderValue { key, value }],
+            ..RateLimitResponse::default()
+        })
+    };
+    let node = serve(breach).await;
+    let verdict = verdict(&node, &[Descriptor::new("user", "ann")]).await.expect("a verdict");
+    assert_eq!(verdict.fields["x-ratelimit-soft-breach"], "1");
 }
 
 #[tokio::test]

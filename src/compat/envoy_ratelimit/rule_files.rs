@@ -80,6 +80,11 @@ mod tests {
                 "6:51: algorithm:",
             ),
             (
+                "domain: d\ndescriptors:\n- key: k\n  \
+                 rate_limit: {unit: day, unit_multiplier: 2, requests_per_unit: 1}\n",
+                "4:27: unit_multiplier:",
+            ),
+            (
                 "domain: d\ndescriptors:\n- key: k\n  rate_limit:\n  - {unit: day}\n",
                 "5:5: rate_limit:",
             ),

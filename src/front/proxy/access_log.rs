@@ -58,6 +58,9 @@ pub(super) struct Entry {
     pub(super) protocol: String,
     pub(super) status: u16,
     pub(super) verdict: &'static str,
+    /// Whether it passed above a soft limit.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) soft_limited: bool,
     /// The rule of the most restrictive limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rule: Option<String>,

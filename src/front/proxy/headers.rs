@@ -4,12 +4,15 @@
 //! and the usual ones, named or not. `TE` is kept as far as it says that trailers are understood.
 //! What a client says about itself counts only if it is a trusted proxy; otherwise
 //! `X-Forwarded-For`, `-Proto` and `-Host` are replaced, and `Forwarded` and `X-Real-IP` removed.
+//! Applications behind CGI or WSGI read `X_Real_IP` as they read `X-Real-IP`: a name with
+//! underscores that would be read as one of those that end or are set here is removed, whoever sent
+//! it.
 
 use std::net::IpAddr;
 
 use http::header::{
-    CONNECTION, EXPECT, Entry, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, TE,
-    TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, CONTENT_LENGTH, EXPECT, Entry, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
+    TE, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::request::Parts;
 use http::uri::Authority;
@@ -26,15 +29,23 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
 /// About this proxy and its limits only, also when a server sends them.
-const OWN: [HeaderName; 7] = [
+const OWN: [HeaderName; 8] = [
     render::LIMIT,
     render::REMAINING,
     render::RESET,
     render::RETRY,
+    render::SOFT_BREACH,
     render::DELAY,
     render::POLICY,
     render::CURRENT,
 ];
+
+/// What a client says about itself, which counts only if it is a trusted proxy.
+const CLAIMS: [HeaderName; 5] =
+    [FORWARDED, X_REAL_IP, X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST];
+/// About one connection.
+const HOP: [HeaderName; 6] =
+    [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE];
 
 /// Why a request is not passed on for its head. Nothing was counted for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,6 +108,7 @@ pub(super) fn pass_request(headers: &mut HeaderMap, version: Version, sender: Se
     let has_trailers = accepts_trailers(headers);
     end_hop(headers);
     headers.remove(EXPECT);
+    remove_aliases(headers);
     if has_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
@@ -104,8 +116,7 @@ pub(super) fn pass_request(headers: &mut HeaderMap, version: Version, sender: Se
         headers.remove(name);
     }
     if !sender.is_trusted {
-        let claims = [FORWARDED, X_REAL_IP, X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST];
-        for name in claims {
+        for name in CLAIMS {
             headers.remove(name);
         }
     }
@@ -166,7 +177,24 @@ fn end_hop(headers: &mut HeaderMap) {
             headers.remove(name);
         }
     }
-    for name in [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE] {
+    for name in HOP {
+        headers.remove(name);
+    }
+}
+
+/// Removes names that an application may read as those of headers that end or are set here, or that
+/// frame the message: with underscores in place of hyphens.
+fn remove_aliases(headers: &mut HeaderMap) {
+    let is_ours = |name: &str| {
+        let others = [HOST, VIA, EXPECT, CONTENT_LENGTH];
+        name.starts_with("x-forwarded-")
+            || CLAIMS.iter().chain(&HOP).chain(&OWN).chain(&others).any(|ours| ours == name)
+    };
+    let is_alias = |name: &&HeaderName| {
+        name.as_str().contains('_') && is_ours(&name.as_str().replace('_', "-"))
+    };
+    let aliases: Vec<HeaderName> = headers.keys().filter(is_alias).cloned().collect();
+    for name in aliases {
         headers.remove(name);
     }
 }
@@ -279,6 +307,33 @@ mod tests {
                 "x-forwarded-proto: http",
             ]
         );
+    }
+
+    #[test]
+    fn a_name_with_underscores_cannot_stand_for_one_that_is_set_here() {
+        let lines = [
+            ("host", "shop"),
+            ("x_forwarded_for", "1.1.1.1"),
+            ("x-forwarded_port", "1"),
+            ("X_Real_IP", "1.1.1.1"),
+            ("x_ratelimit_soft_breach", "1"),
+            ("content_length", "5"),
+            ("transfer_encoding", "chunked"),
+            ("x_own", "kept"),
+        ];
+        for is_trusted in [false, true] {
+            assert_eq!(
+                passed(&lines, is_trusted),
+                [
+                    "host: shop",
+                    "via: 1.1 tidegate",
+                    "x-forwarded-for: 203.0.113.7",
+                    "x-forwarded-host: shop",
+                    "x-forwarded-proto: http",
+                    "x_own: kept",
+                ]
+            );
+        }
     }
 
     #[test]

@@ -75,6 +75,16 @@ enum Error {
     Undecided,
 }
 
+/// What is known of a request that passes.
+struct Passing {
+    sender: Sender,
+    form: Form,
+    switch: Option<Switch>,
+    is_soft_limited: bool,
+    /// If its number in flight is limited.
+    place: Option<Place>,
+}
+
 /// What the limits say of a request.
 enum Decision {
     /// The verdicts, `None` when no limit applies; and the place of a request whose number in
@@ -144,8 +154,9 @@ impl<D: LimitInFlight> ProxyListener<D> {
         }
         let own = match decided {
             Ok(Decision::Pass(answer, place)) => {
-                let passing = self.passed_on(parts, body, place, (sender, form), switch, record);
-                let mut response = passing.await;
+                let is_soft_limited = answer.as_ref().is_some_and(CheckResponse::is_soft_limited);
+                let passing = Passing { sender, form, switch, is_soft_limited, place };
+                let mut response = self.passed_on(parts, body, passing, record).await;
                 if let Some(answer) = &answer {
                     render::headers(answer, response.headers_mut());
                 }
@@ -247,14 +258,16 @@ impl<D: LimitInFlight> ProxyListener<D> {
         &self,
         parts: Parts,
         body: Incoming,
-        place: Option<Place>,
-        (sender, form): (Sender, Form),
-        switch: Option<Switch>,
+        passing: Passing,
         mut record: Option<Box<Record>>,
     ) -> Response<ResponseBody> {
+        let Passing { sender, form, switch, is_soft_limited, place } = passing;
         let Parts { method, uri, mut headers, version, extensions, .. } = parts;
         let has_upgrade = version < Version::HTTP_2 && headers.contains_key(UPGRADE);
         headers::pass_request(&mut headers, version, sender);
+        if is_soft_limited {
+            headers.insert(render::SOFT_BREACH, render::BREACHED);
+        }
         let path = uri.into_parts().path_and_query;
         let protocols = switch.as_ref().map(|switch| switch.protocols.clone());
         if let Some(protocols) = &protocols {
@@ -314,6 +327,7 @@ fn note(decided: &Result<Decision, Error>, entry: &mut Entry) {
         Err(_) => ("malformed", None),
     };
     entry.verdict = verdict;
+    entry.soft_limited = answer.is_some_and(CheckResponse::is_soft_limited);
     entry.rule = answer.and_then(render::leading_rule).map(|rule| rule.id.to_string());
 }
 

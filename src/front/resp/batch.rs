@@ -16,7 +16,8 @@ use super::read::{Limits, Read, Words, read};
 use super::reply::Replies;
 use super::session::{Next, Session};
 use crate::decide::{
-    CheckRequest, CheckResponse, CommitRequest, Reserve, ReserveRequest, Throttle, ThrottleRequest,
+    CheckRequest, CheckResponse, CommitRequest, Reserve, ReserveRequest, Status, Throttle,
+    ThrottleRequest,
 };
 use crate::front::bounds::Bounds;
 
@@ -204,7 +205,7 @@ impl<'a, D: Throttle + Reserve> Batch<'a, '_, D> {
         self.listener.decide.throttle(&self.requests, &mut self.verdicts).await;
         debug_assert_eq!(self.verdicts.len(), self.requests.len());
         for (request, verdict) in self.requests.iter().zip(&self.verdicts) {
-            self.replies.throttle(reply(verdict.allowed, request.quota.burst(), verdict));
+            self.replies.integers(reply(verdict.allowed, request.quota.burst(), verdict));
         }
         self.requests.clear();
     }
@@ -217,7 +218,7 @@ impl<'a, D: Throttle + Reserve> Batch<'a, '_, D> {
         }
         let request = CheckRequest { domain, descriptors: &descriptors, hits, for_envoy: false };
         let response = self.listener.decide.decide(request).await;
-        self.replies.throttle(numbers(&response));
+        self.numbers(&response);
     }
 
     /// The id, or null, and the numbers of `TG.CHECK`.
@@ -239,7 +240,7 @@ impl<'a, D: Throttle + Reserve> Batch<'a, '_, D> {
             Some(id) => self.replies.bulk(id.to_string().as_bytes()),
             None => self.replies.null(session.protocol()),
         }
-        self.replies.throttle(numbers(&reserved.response));
+        self.numbers(&reserved.response);
     }
 
     /// What became of it, and the numbers of `TG.CHECK`.
@@ -262,10 +263,28 @@ impl<'a, D: Throttle + Reserve> Batch<'a, '_, D> {
                     Settled::Again => b"REPEATED",
                     Settled::Reported => b"REPORTED",
                 });
-                self.replies.throttle(numbers(&committed.response));
+                self.numbers(&committed.response);
             }
             // The code that Redis has for what may succeed later.
             Err(error) => self.replies.error(&format!("TRYAGAIN {error}")),
+        }
+    }
+
+    /// The reply to a request with one descriptor: five integers, and a sixth for a rule with soft
+    /// limits.
+    fn numbers(&mut self, response: &CheckResponse) {
+        let status = response.statuses.first();
+        let numbers = match status.and_then(Status::leading_verdict) {
+            Some(verdict) => reply(response.allowed, verdict.limit, verdict),
+            None => [i64::from(!response.allowed), -1, -1, -1, -1],
+        };
+        let rule = status.and_then(|status| status.rule.as_ref());
+        if rule.is_some_and(|rule| !rule.soft_limits.is_empty()) {
+            let [limited, limit, remaining, retry, reset] = numbers;
+            let soft_limited = i64::from(response.is_soft_limited());
+            self.replies.integers([limited, limit, remaining, retry, reset, soft_limited]);
+        } else {
+            self.replies.integers(numbers);
         }
     }
 
@@ -289,14 +308,6 @@ impl<'a, D: Throttle + Reserve> Batch<'a, '_, D> {
     fn refuse(&mut self, error: &str) {
         self.listener.stats.refused.add(1);
         self.replies.error(error);
-    }
-}
-
-/// The reply to a request with one descriptor.
-fn numbers(response: &CheckResponse) -> [i64; 5] {
-    match response.statuses.first().and_then(|status| status.leading_verdict()) {
-        Some(verdict) => reply(response.allowed, verdict.limit, verdict),
-        None => [i64::from(!response.allowed), -1, -1, -1, -1],
     }
 }
 

@@ -98,10 +98,10 @@ impl Replies {
         }
     }
 
-    /// An array of five integers: the reply to `CL.THROTTLE`.
+    /// An array of integers: the reply to `CL.THROTTLE` has five.
     #[inline]
-    pub fn throttle(&mut self, numbers: [i64; 5]) {
-        self.bytes.extend_from_slice(b"*5\r\n");
+    pub fn integers<const N: usize>(&mut self, numbers: [i64; N]) {
+        self.array(N);
         for number in numbers {
             self.integer(number);
         }
@@ -136,7 +136,7 @@ mod tests {
         let mut replies = Replies::default();
         replies.simple("OK");
         replies.error("ERR a\r\nb");
-        replies.throttle([0, 16, 15, -1, 4_294_967_295]);
+        replies.integers([0, 16, 15, -1, 4_294_967_295]);
         replies.bulk(b"hi");
         replies.null(Protocol::Resp2);
         replies.null(Protocol::Resp3);

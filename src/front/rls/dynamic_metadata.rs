@@ -7,6 +7,12 @@
 //! metadata     {owner: {name: "s1", extra: "x"}}
 //! ```
 //!
+//! Of a request that passes above a soft limit, whether or not the setting is on:
+//!
+//! ```text
+//! softLimitBreaches  [0]        the indices of the descriptors
+//! ```
+//!
 //! Metadata of several rules is merged: mappings are merged recursively, of everything else the
 //! first rule's is kept. `{owner: {name: s1}}` and `{owner: {name: s2, extra: x}}` make the
 //! example. What is absent or zero is left out, except the hits of a descriptor, which may be zero.
@@ -34,6 +40,17 @@ pub(super) fn dynamic_metadata(request: &RateLimitRequest, answer: &CheckRespons
         ("hitsAddend", (hits != 0).then(|| Kind::NumberValue(f64::from(hits)))),
         ("metadata", (!merged.fields.is_empty()).then_some(Kind::StructValue(merged))),
     ])
+}
+
+/// The descriptors that pass above a soft limit; `None` without any. It depends on no setting: only
+/// rules with `soft_limit` have it.
+pub(super) fn soft_limits(answer: &CheckResponse) -> Option<Struct> {
+    #[expect(clippy::cast_precision_loss, reason = "a request has few descriptors")]
+    let index = |index: usize| Value::from(Kind::NumberValue(index as f64));
+    let breaches = answer.soft_limited().map(index);
+    answer
+        .is_soft_limited()
+        .then(|| present([("softLimitBreaches", Some(Kind::ListValue(breaches.collect())))]))
 }
 
 fn descriptor(descriptor: &RateLimitDescriptor) -> Struct {

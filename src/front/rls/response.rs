@@ -25,9 +25,12 @@ use tidegate_proto::rls::{
 };
 use tidegate_rules::rule::Rule;
 
-use super::dynamic_metadata::dynamic_metadata;
+use super::dynamic_metadata::{dynamic_metadata, soft_limits};
 use crate::config::Envoy;
 use crate::decide::{CheckResponse, Status};
+
+/// The header by which envoyproxy/ratelimit#1215 signals a soft limit, as it is written there.
+const SOFT_BREACH: &str = "x-ratelimit-soft-breach";
 
 /// The whole response to `request`, with the optional parts that `envoy` enables.
 pub(super) fn envoy_response(
@@ -40,7 +43,15 @@ pub(super) fn envoy_response(
         response.response_headers_to_add = headers(answer, &response.statuses, envoy);
     }
     if envoy.dynamic_metadata {
-        response.dynamic_metadata = Some(dynamic_metadata(request, answer));
+        let rest = response.dynamic_metadata.take().unwrap_or_default();
+        let mut metadata = dynamic_metadata(request, answer);
+        metadata.fields.extend(rest.fields);
+        response.dynamic_metadata = Some(metadata);
+    }
+    if answer.is_soft_limited() {
+        let breach = || HeaderValue { key: SOFT_BREACH.into(), value: "1".into() };
+        response.response_headers_to_add.push(breach());
+        response.request_headers_to_add.push(breach());
     }
     response
 }
@@ -53,6 +64,7 @@ pub fn response(answer: &CheckResponse) -> RateLimitResponse {
     RateLimitResponse {
         overall_code: code(answer.allowed),
         statuses: answer.statuses.iter().map(descriptor_status).collect(),
+        dynamic_metadata: soft_limits(answer),
         ..RateLimitResponse::default()
     }
 }

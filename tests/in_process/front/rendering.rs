@@ -1,11 +1,15 @@
 //! Rendered verdicts: golden headers and golden JSON.
 
+use std::sync::Arc;
+
 use http::HeaderMap;
-use tidegate::decide::CheckResponse;
+use tidegate::decide::{CheckResponse, VerdictSource};
 use tidegate::front::http::json;
 use tidegate::front::{render, rls};
 use tidegate_limiter::engine::{Retry, Verdict};
+use tidegate_limiter::soft_limit::SoftLimit;
 use tidegate_limiter::units::Span;
+use tidegate_rules::rule::{OnUnavailable, Rule};
 
 use super::support::{admitted, answer, limited, open, refused, rule, status, unmatched};
 
@@ -142,6 +146,42 @@ fn no_rule_and_unlimited_differ() {
         body(&free),
         r#"{"overallCode":"OK","statuses":[{"code":"OK"},{"code":"OK","limitRemaining":4294967295}]}"#
     );
+}
+
+#[test]
+fn a_soft_limit_is_signalled_where_it_matters() {
+    let verdict = admitted(10, 1, Span::ZERO);
+    let soft = |shadow, verdict: &[Verdict]| {
+        let mut rule = Rule { shadow, ..rule(Some("login"), &[(10, 60)]) };
+        rule.soft_limits = [SoftLimit::percent(80, &rule.limits[0])].into();
+        status(rule, verdict, 0)
+    };
+    let fallback = |on_unavailable| {
+        let mut status = soft(false, &[verdict]);
+        let rule = Arc::new(Rule { on_unavailable, ..(**status.rule.as_ref().unwrap()).clone() });
+        (status.rule, status.source) = (Some(rule), VerdictSource::Fallback);
+        status
+    };
+    let refusal = refused(10, Span::ZERO, Retry::After(Span::from_secs(9)));
+    for (statuses, soft_limited) in [
+        (vec![unmatched(), soft(false, &[verdict])], vec![1]),
+        (vec![soft(false, &[admitted(10, 2, Span::ZERO)])], vec![]),
+        (vec![soft(true, &[verdict])], vec![]),
+        (vec![soft(false, &[verdict]), soft(false, &[refusal])], vec![]),
+        (vec![soft(false, &[refusal])], vec![]),
+        // Its share of the limit is used, or nothing is known.
+        (vec![fallback(OnUnavailable::Local)], vec![0]),
+        (vec![fallback(OnUnavailable::Allow)], vec![]),
+    ] {
+        let answer = answer(statuses);
+        let mut map = HeaderMap::new();
+        render::headers(&answer, &mut map);
+        let is_signalled = map.get("x-ratelimit-soft-breach").is_some_and(|value| value == "1");
+        assert_eq!(is_signalled, !soft_limited.is_empty(), "{answer:?}");
+        assert_eq!(answer.soft_limited().collect::<Vec<_>>(), soft_limited, "{answer:?}");
+        let metadata = rls::response(&answer).dynamic_metadata;
+        assert_eq!(metadata.is_some(), is_signalled, "{answer:?}");
+    }
 }
 
 #[test]

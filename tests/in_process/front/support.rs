@@ -44,6 +44,7 @@ pub(crate) fn rule(name: Option<&str>, limits: &[(u32, u64)]) -> Rule {
         id: "shop.user".into(),
         name: name.map(Into::into),
         limits: limits.iter().map(quota).collect(),
+        soft_limits: Box::default(),
         mode: Mode::Strict,
         scope: Scope::Region,
         on_unavailable: OnUnavailable::Local,

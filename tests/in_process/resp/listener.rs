@@ -23,6 +23,7 @@ const RULES: &str = "
 domain: edge
 descriptors:
   - {key: user, rate_limit: {unit: hour, requests_per_unit: 3}}
+  - {key: soft, rate_limit: {unit: hour, requests_per_unit: 3, soft_limit: 1}}
   - {key: free, rate_limit: {unlimited: true}}
   - {key: both, rate_limit: {unit: hour, requests_per_unit: 5}, descriptors: [{key: path,
       rate_limit: {unit: minute, requests_per_unit: 1}}]}

@@ -99,6 +99,10 @@ async fn a_check_is_decided_by_the_rules() {
         ("TG.CHECK edge user a", "*5|:1|:3|:0|:2800|:2800|"),
         ("TG.CHECK edge both x path /", "*5|:0|:1|:0|:-1|:40|"),
         ("TG.CHECK edge both x path /", "*5|:1|:1|:0|:40|:40|"),
+        // A sixth number only where there is a soft limit.
+        ("TG.CHECK edge soft a", "*6|:0|:3|:2|:-1|:2800|:0|"),
+        ("TG.CHECK edge soft a", "*6|:0|:3|:1|:-1|:2800|:1|"),
+        ("TG.CHECK edge soft a HITS 2", "*6|:1|:3|:0|:2800|:2800|:0|"),
         // Nothing limits these.
         ("TG.CHECK edge free a", "*5|:0|:-1|:-1|:-1|:-1|"),
         ("TG.CHECK edge unknown a", "*5|:0|:-1|:-1|:-1|:-1|"),

@@ -37,6 +37,7 @@ FIELDS = (
     "x-ratelimit-limit",
     "x-ratelimit-remaining",
     "x-ratelimit-reset",
+    "x-ratelimit-soft-breach",
     "retry-after",
 )
 

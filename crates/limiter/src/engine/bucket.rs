@@ -114,16 +114,9 @@ pub(super) fn store((next, verdict): Update<Tat>, state: &mut State) -> Verdict 
 
 /// The longest time in which a bucket of `quota` drains: how far ahead of now its TAT can be.
 pub(super) fn drain_time(quota: &Quota) -> Span {
-    let cost = |rate: Rate| rate.cost::<u128>(u64::from(size(quota)));
+    let cost = |rate: Rate| rate.cost::<u128>(u64::from(quota.capacity()));
     let drained = |rate: Rate| Some(rate.wait(cost(rate)?)?.span_ceil());
     Rate::of(quota).and_then(drained).unwrap_or(Span::ZERO)
-}
-
-/// Most hits that a bucket of `quota` holds. The queue's hit above its length is the one that
-/// passes without waiting.
-#[inline]
-pub(super) fn size(quota: &Quota) -> u32 {
-    quota.queue().map_or_else(|| quota.burst(), |waiting_max| waiting_max.saturating_add(1))
 }
 
 /// The TAT in `state`; a state of another algorithm counts as none.

@@ -48,7 +48,7 @@ use crate::units::{Hits, Span, Timestamp};
 
 #[inline]
 pub(super) fn evaluate(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Update<Tat> {
-    let (next, mut verdict) = bucket::evaluate(state, quota, bucket::size(quota), hits, now);
+    let (next, mut verdict) = bucket::evaluate(state, quota, quota.capacity(), hits, now);
     if let (Some(_), true, Some(before_last), Some(rate)) =
         (quota.queue(), verdict.allowed, hits.charge().checked_sub(1), Rate::of(quota))
     {

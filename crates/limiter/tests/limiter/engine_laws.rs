@@ -15,6 +15,7 @@ use tidegate_limiter::engine::{
 use tidegate_limiter::quota::{
     Algorithm, LOG_LIMIT_MAX, QUEUE_MAX, Quota, QuotaParts, SUB_WINDOWS_MAX, WINDOW_MAX,
 };
+use tidegate_limiter::soft_limit::SoftLimit;
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 /// In the year 2026.
@@ -76,6 +77,23 @@ proptest! {
         let fits = i64::from(verdict.remaining);
         prop_assert!(!verdict.allowed || counter.preview(Hits::new(fits), now).allowed);
         prop_assert!(!counter.preview(Hits::new(fits + 1), now).allowed);
+    }
+
+    /// A soft limit signals an admitted request exactly when what it leaves is less than the part
+    /// of the limit above the soft one.
+    #[test]
+    fn a_soft_limit_signals_what_leaves_too_little(
+        history in history(),
+        request in 0..24_u64,
+        percent in 0..100_u8,
+    ) {
+        let (mut counter, now) = history.replay();
+        let soft = SoftLimit::percent(percent, &history.quota).expect("below the limit");
+        let verdict = counter.decide(history.hits(request), now);
+        let above = i64::from(history.quota.capacity() - soft.get());
+        let has_room = counter.preview(Hits::new(above), now).allowed;
+        let is_signalled = soft.is_exceeded(&history.quota, &verdict);
+        prop_assert_eq!(is_signalled, verdict.allowed && !has_room);
     }
 
     /// A preview equals the decision and changes nothing that a later request could observe.

@@ -25,6 +25,10 @@ pub struct RateLimitResponse {
     pub response_headers_to_add: ::prost::alloc::vec::Vec<
         super::super::super::config::core::v3::HeaderValue,
     >,
+    #[prost(message, repeated, tag = "4")]
+    pub request_headers_to_add: ::prost::alloc::vec::Vec<
+        super::super::super::config::core::v3::HeaderValue,
+    >,
     #[prost(message, optional, tag = "6")]
     pub dynamic_metadata: ::core::option::Option<
         super::super::super::super::google::protobuf::Struct,
@@ -319,6 +323,9 @@ impl serde::Serialize for RateLimitResponse {
         if !self.response_headers_to_add.is_empty() {
             len += 1;
         }
+        if !self.request_headers_to_add.is_empty() {
+            len += 1;
+        }
         if self.dynamic_metadata.is_some() {
             len += 1;
         }
@@ -338,6 +345,10 @@ impl serde::Serialize for RateLimitResponse {
             struct_ser
                 .serialize_field("responseHeadersToAdd", &self.response_headers_to_add)?;
         }
+        if !self.request_headers_to_add.is_empty() {
+            struct_ser
+                .serialize_field("requestHeadersToAdd", &self.request_headers_to_add)?;
+        }
         if let Some(v) = self.dynamic_metadata.as_ref() {
             struct_ser.serialize_field("dynamicMetadata", v)?;
         }
@@ -356,6 +367,8 @@ impl<'de> serde::Deserialize<'de> for RateLimitResponse {
             "statuses",
             "response_headers_to_add",
             "responseHeadersToAdd",
+            "request_headers_to_add",
+            "requestHeadersToAdd",
             "dynamic_metadata",
             "dynamicMetadata",
         ];
@@ -364,6 +377,7 @@ impl<'de> serde::Deserialize<'de> for RateLimitResponse {
             OverallCode,
             Statuses,
             ResponseHeadersToAdd,
+            RequestHeadersToAdd,
             DynamicMetadata,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
@@ -398,6 +412,9 @@ impl<'de> serde::Deserialize<'de> for RateLimitResponse {
                             "responseHeadersToAdd" | "response_headers_to_add" => {
                                 Ok(GeneratedField::ResponseHeadersToAdd)
                             }
+                            "requestHeadersToAdd" | "request_headers_to_add" => {
+                                Ok(GeneratedField::RequestHeadersToAdd)
+                            }
                             "dynamicMetadata" | "dynamic_metadata" => {
                                 Ok(GeneratedField::DynamicMetadata)
                             }
@@ -428,6 +445,7 @@ impl<'de> serde::Deserialize<'de> for RateLimitResponse {
                 let mut overall_code__ = None;
                 let mut statuses__ = None;
                 let mut response_headers_to_add__ = None;
+                let mut request_headers_to_add__ = None;
                 let mut dynamic_metadata__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
@@ -461,6 +479,16 @@ impl<'de> serde::Deserialize<'de> for RateLimitResponse {
                                 map_.next_value::<Option<_>>()?.unwrap_or_default(),
                             );
                         }
+                        GeneratedField::RequestHeadersToAdd => {
+                            if request_headers_to_add__.is_some() {
+                                return Err(
+                                    serde::de::Error::duplicate_field("requestHeadersToAdd"),
+                                );
+                            }
+                            request_headers_to_add__ = Some(
+                                map_.next_value::<Option<_>>()?.unwrap_or_default(),
+                            );
+                        }
                         GeneratedField::DynamicMetadata => {
                             if dynamic_metadata__.is_some() {
                                 return Err(
@@ -476,6 +504,7 @@ impl<'de> serde::Deserialize<'de> for RateLimitResponse {
                     statuses: statuses__.unwrap_or_default(),
                     response_headers_to_add: response_headers_to_add__
                         .unwrap_or_default(),
+                    request_headers_to_add: request_headers_to_add__.unwrap_or_default(),
                     dynamic_metadata: dynamic_metadata__,
                 })
             }

@@ -32,6 +32,42 @@ const LIMITS: &[(&str, &str)] = &[
         "f.yaml:4:38: window: unit and window exclude each other; keep one of them",
     ),
     (
+        "{unit: minute, unit_multiplier: 0, requests_per_unit: 1}",
+        "f.yaml:4:47: unit_multiplier: 0 is outside 1 to 4294967295",
+    ),
+    (
+        "{unit: year, unit_multiplier: 2, requests_per_unit: 1}",
+        "f.yaml:4:45: unit_multiplier: window 730d is outside 1s to 400d",
+    ),
+    (
+        "{unit: year, unit_multiplier: 4294967295, requests_per_unit: 1}",
+        "f.yaml:4:45: unit_multiplier: window 18446744073709551615ns is outside 1s to 400d",
+    ),
+    (
+        "{window: 90s, unit_multiplier: 5, requests_per_unit: 1}",
+        "f.yaml:4:46: unit_multiplier: multiplies a unit, and there is a window; keep one of them",
+    ),
+    (
+        "{unit_multiplier: 5, requests_per_unit: 1}",
+        "f.yaml:4:15: unit: invalid rate limit unit ''; use second, minute, hour, day, week, month or year, or `window: 90s` instead",
+    ),
+    (
+        "{unit_multiplier: 5, unlimited: true}",
+        "f.yaml:4:33: unit_multiplier: should not specify rate limit unit when unlimited; remove unit and window, or unlimited",
+    ),
+    (
+        "{unit: minute, requests_per_unit: 10, soft_limit: 100%}",
+        "f.yaml:4:65: soft_limit: '100%' is neither a part of the limit, 0% to 99%, nor a number below 10; write `soft_limit: 80%`, for example",
+    ),
+    (
+        "{unit: minute, requests_per_unit: 10, soft_limit: 10}",
+        "f.yaml:4:65: soft_limit: '10' is neither a part of the limit, 0% to 99%, nor a number below 10; write `soft_limit: 80%`, for example",
+    ),
+    (
+        "{unit: minute, requests_per_unit: 10, soft_limit: most}",
+        "f.yaml:4:65: soft_limit: 'most' is neither a part of the limit, 0% to 99%, nor a number below 10; write `soft_limit: 80%`, for example",
+    ),
+    (
         "{unit: minute, requests_per_unit: '1'}",
         "f.yaml:4:49: requests_per_unit: error loading config file: expected an integer, found the text '1'; write an integer here",
     ),
@@ -121,7 +157,7 @@ const LIMITS: &[(&str, &str)] = &[
     ),
     (
         "{unit: minute, requests_per_unit: 1, key: x, burst_size: 1}",
-        "f.yaml:4:60: config error, unknown key 'burst_size'; known here: unit, requests_per_unit, unlimited, name, replaces, algorithm, window, burst, sub_windows, queue, mode, scope, on_unavailable, durability",
+        "f.yaml:4:60: config error, unknown key 'burst_size'; known here: unit, requests_per_unit, unlimited, name, replaces, algorithm, window, unit_multiplier, soft_limit, burst, sub_windows, queue, mode, scope, on_unavailable, durability",
     ),
     (
         "[]",
@@ -326,6 +362,7 @@ descriptors:
     share_threshold: true
     metadata: {any: [thing, 1.5]}
     rate_limit: {unit: minute, shadow_mode: true, replaces: [{name: other}]}
+  - {key: b, rate_limit: {unlimited: true, soft_limit: 1}}
 ";
     let book = parse(&sources(&[("f.yaml", text)]), &Options::default()).unwrap();
     let shown: Vec<_> = book.warnings().iter().map(ToString::to_string).collect();
@@ -336,6 +373,7 @@ descriptors:
             "f.yaml:7:5: unit: has no effect in a descriptor; it belongs in rate_limit",
             "f.yaml:11:32: shadow_mode: has no effect in rate_limit; it belongs in a descriptor",
             "f.yaml:11:17: requests_per_unit: is missing, which means 0: every hit is refused",
+            "f.yaml:12:56: soft_limit: has no effect: nothing is limited here",
         ]
     );
 }

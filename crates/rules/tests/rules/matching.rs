@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::soft_limit::SoftLimit;
 use tidegate_limiter::units::Span;
 use tidegate_rules::book::{Book, Rule};
 use tidegate_rules::load::{Options, Source, parse};
@@ -96,6 +97,11 @@ descriptors:
       - {unit: minute, requests_per_unit: 10, algorithm: gcra}
   - key: free
     rate_limit: {unlimited: true}
+  - key: soft
+    rate_limit:
+      - {unit: minute, unit_multiplier: 5, requests_per_unit: 9, soft_limit: 80%}
+      - {unit: hour, requests_per_unit: 10}
+      - {unit: day, requests_per_unit: 10, algorithm: gcra, burst: 50, soft_limit: 49}
 ";
     let book = book(text);
     let rule = |key| book.find("d", &[Entry { key, value: "v" }]).unwrap().rule;
@@ -121,6 +127,12 @@ descriptors:
     let several: Vec<_> = rule("several").limits.iter().map(Quota::limit).collect();
     assert_eq!(several, [1, 10]);
     assert!(rule("free").limits.is_empty());
+
+    let soft = rule("soft");
+    assert_eq!(soft.limits[0].window(), Span::from_secs(300));
+    let soft: Vec<_> = soft.soft_limits.iter().map(|soft| soft.map(SoftLimit::get)).collect();
+    assert_eq!(soft, [Some(7), None, Some(49)]);
+    assert!(plain.soft_limits.is_empty());
 }
 
 #[test]
@@ -131,7 +143,11 @@ fn the_fingerprint_is_of_the_meaning_of_the_rules() {
     // A number that changes here is a number on which nodes of two versions disagree.
     assert_eq!(base, 951_820_702_403_359_413, "the canonical form changed: raise its version");
 
-    let spelled = one.replace("minute", "MINUTE # comment\n ").replace("unit: hour", "window: 60m");
+    let spelled = one
+        .replace("minute", "MINUTE # comment\n ")
+        .replace("unit: hour", "unit: minute, unit_multiplier: 60");
+    assert_eq!(books(&[("z", other), ("y", &spelled)]).fingerprint(), base);
+    let spelled = spelled.replace("unit: minute, unit_multiplier: 60", "window: 60m");
     assert_eq!(books(&[("z", other), ("y", &spelled)]).fingerprint(), base);
 
     let turned = "domain: d\ndescriptors:\n- {key: a, value: '*y', rate_limit: {unit: hour, requests_per_unit: 2}}\n- {key: a, value: 'x*', rate_limit: {unit: minute, requests_per_unit: 1}}\n";
@@ -143,6 +159,9 @@ fn the_fingerprint_is_of_the_meaning_of_the_rules() {
         one.replace("unit: hour", "unit: hour, mode: eventual"),
         one.replace("unit: hour", "unit: hour, on_unavailable: deny"),
         one.replace("unit: hour", "unit: hour, name: n"),
+        one.replace("unit: hour", "unit: hour, soft_limit: 1"),
+        one.replace("unit: hour", "unit: hour, soft_limit: 0"),
+        one.replace("unit: hour", "unit: hour, unit_multiplier: 2"),
         one.replace("key: a, value: '*y'", "key: a, shadow_mode: true, value: '*y'"),
         one.replace("domain: d", "domain: f"),
     ];

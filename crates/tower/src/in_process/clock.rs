@@ -22,6 +22,7 @@ impl Clock {
         Self { start: Instant::now(), time }
     }
 
+    #[inline]
     pub(super) fn now(&self) -> Timestamp {
         self.time.plus(Span::from(self.start.elapsed()))
     }

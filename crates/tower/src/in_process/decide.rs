@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::store::{Counter, KeyHasher, Store, Verdicts};
 use tidegate_limiter::units::{Hits, Timestamp};
@@ -20,7 +20,7 @@ pub(super) struct Status<'b> {
 }
 
 /// One per descriptor that a rule matches and no other replaces, in their order.
-pub(super) type Statuses<'b> = SmallVec<[Status<'b>; 2]>;
+pub(super) type Statuses<'b> = SmallVec<[Status<'b>; 1]>;
 
 /// A rule that applies to a descriptor, with the counters that it charges.
 struct Planned<'b> {
@@ -29,6 +29,7 @@ struct Planned<'b> {
 }
 
 /// Decides each descriptor of `check`.
+#[inline]
 pub(super) fn decide<'b>(
     book: &'b Book,
     hasher: &KeyHasher,
@@ -38,24 +39,28 @@ pub(super) fn decide<'b>(
     now: Timestamp,
 ) -> Statuses<'b> {
     let plan = |it: &Descriptor| plan(book, hasher, check.domain, it);
-    let mut plans: SmallVec<[Planned<'b>; 2]> = check.descriptors.iter().filter_map(plan).collect();
-    drop_replaced(&mut plans);
     let status = |Planned { rule, counters }: Planned<'b>| {
         let verdicts = store.check(&counters, hits, now);
         let status = Status { rule, verdicts };
         status.count(hits);
         status
     };
+    if let [descriptor] = check.descriptors {
+        return plan(descriptor).map(|plan| smallvec![status(plan)]).unwrap_or_default();
+    }
+    let mut plans: SmallVec<[Planned<'b>; 2]> = check.descriptors.iter().filter_map(plan).collect();
+    drop_replaced(&mut plans);
     plans.into_iter().map(status).collect()
 }
 
+#[inline]
 fn plan<'b>(
     book: &'b Book,
     hasher: &KeyHasher,
     domain: &str,
     descriptor: &Descriptor,
 ) -> Option<Planned<'b>> {
-    let entries: SmallVec<[Entry<'_>; 4]> =
+    let entries: SmallVec<[Entry<'_>; 2]> =
         descriptor.entries().map(|(key, value)| Entry { key, value }).collect();
     let found = book.find(domain, &entries)?;
     let rule = found.rule;
@@ -87,6 +92,7 @@ fn drop_replaced(plans: &mut SmallVec<[Planned<'_>; 2]>) {
 
 impl Status<'_> {
     /// Whether every limit lets the hits pass.
+    #[inline]
     pub(super) fn is_within(&self) -> bool {
         self.verdicts.iter().all(|verdict| verdict.allowed)
     }
@@ -99,6 +105,9 @@ impl Status<'_> {
             (false, true) => &stats.shadowed,
         };
         RuleStats::add(counter, hits.charge());
+        if self.rule.is_soft_limited(&self.verdicts) {
+            RuleStats::add(&stats.soft_limited, hits.charge());
+        }
         if !self.verdicts.is_empty() {
             RuleStats::add(&stats.local, 1);
         }
@@ -107,6 +116,7 @@ impl Status<'_> {
 
 /// Whether the request may pass: no rule refuses it (shadow mode and quota rules aside), and its
 /// quota rules do not all refuse it.
+#[inline]
 pub(super) fn is_allowed(statuses: &[Status<'_>]) -> bool {
     let (mut quotas, mut quotas_refused) = (0, 0);
     for status in statuses.iter().filter(|status| !status.verdicts.is_empty()) {

@@ -13,86 +13,135 @@
 //! RateLimit: "login-1m";r=57;t=31, "login-1s";r=0;t=1
 //! ```
 
-use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::ptr;
 
-use http::header::RETRY_AFTER;
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderValue, RETRY_AFTER};
+use smallvec::SmallVec;
 use tidegate_limiter::engine::{Retry, Verdict as LimitVerdict};
 use tidegate_limiter::units::Span;
 use tidegate_rules::book::Rule;
 
 use super::decide::{Status, is_allowed};
-use crate::structured::{Fields, ITEMS_MAX, Item};
-use crate::verdict::{LIMIT, REMAINING, RESET, Verdict};
+use super::policies::{Item, Rules, name};
+use crate::structured::{ITEMS_MAX, SEPARATOR, push_current};
+use crate::verdict::{CURRENT, LIMIT, POLICY, REMAINING, RESET, SOFT_BREACH, Verdict};
 
-/// The fields of one limit, and room for `Retry-After`.
-const FIELDS_USUAL: usize = 6;
+/// Room for the values of one limit.
+const BYTES_USUAL: usize = 96;
 
-/// What the statuses of a check mean for its sender.
-pub(super) fn verdict(statuses: &[Status<'_>]) -> Verdict {
-    let mut verdict = Verdict { allowed: is_allowed(statuses), ..Verdict::unlimited() };
-    let Some(leading) = limits(statuses).map(|(_, _, it)| it).min_by_key(|it| restriction(it))
-    else {
-        return verdict;
+/// A limit that clients see.
+#[derive(Clone, Copy)]
+struct Limit<'s> {
+    rule: &'s Rule,
+    /// Of its rule.
+    index: usize,
+    item: &'s Item,
+    verdict: &'s LimitVerdict,
+}
+
+/// The limits of a check, in the order of the rules.
+type Limits<'s> = SmallVec<[Limit<'s>; 2]>;
+
+/// What the statuses of a check by `rules` mean for its sender.
+#[inline]
+pub(super) fn verdict(statuses: &[Status<'_>], rules: &Rules) -> Verdict {
+    let allowed = is_allowed(statuses);
+    let (mut limits, mut fields, mut is_soft_limited) = (Limits::new(), None, false);
+    for Status { rule, verdicts } in statuses.iter().filter(|status| !status.rule.shadow) {
+        let Some(policy) = rules.policy(rule) else { continue };
+        for (index, (item, verdict)) in policy.items.iter().zip(verdicts).enumerate() {
+            limits.push(Limit { rule, index, item, verdict });
+        }
+        is_soft_limited |= rule.is_soft_limited(verdicts);
+        fields.get_or_insert(&policy.fields);
+    }
+    let Some((leading, fields)) = limits.iter().min_by_key(restriction).zip(fields) else {
+        return Verdict { allowed, ..Verdict::unlimited() };
     };
-    let reset = leading.reset.as_secs_ceil();
-    verdict.limit = Some(leading.limit.into());
-    verdict.remaining = Some(leading.remaining.into());
-    verdict.reset = Some(reset);
-    verdict.fields.reserve_exact(FIELDS_USUAL);
-    verdict.fields.push((LIMIT, leading.limit.into()));
-    verdict.fields.push((REMAINING, leading.remaining.into()));
-    verdict.fields.push((RESET, reset.into()));
-    if verdict.allowed {
-        let delay = limits(statuses).map(|(_, _, it)| it.delay).max();
+    let reset = leading.verdict.reset.as_secs_ceil();
+    let mut verdict = Verdict {
+        allowed,
+        limit: Some(leading.verdict.limit.into()),
+        remaining: Some(leading.verdict.remaining.into()),
+        reset: Some(reset),
+        fields: fields.clone(),
+        ..Verdict::unlimited()
+    };
+    set_counts(&mut verdict.fields, leading.verdict, reset, &limits);
+    if limits.len() > 1 {
+        verdict.fields.insert(LIMIT, leading.item.limit.clone());
+    }
+    if !limits.iter().all(|limit| ptr::eq(limit.rule, leading.rule)) {
+        verdict.fields.extend(policies(&limits).map(|policies| (POLICY, policies)));
+    }
+    if allowed {
+        let delay = limits.iter().map(|limit| limit.verdict.delay).max();
         verdict.delay = delay.unwrap_or(Span::ZERO).to_std();
+        if is_soft_limited {
+            verdict.fields.insert(SOFT_BREACH, HeaderValue::from_static("1"));
+        }
     } else {
-        verdict.retry_after = leading.retry.after().map(Span::to_std);
-        let secs = verdict.retry_after_secs();
-        verdict.fields.extend(secs.map(|secs| (RETRY_AFTER, secs.into())));
-        let refusals = limits(statuses).filter(|(_, _, it)| !it.allowed);
-        let names = refusals.map(|(rule, index, _)| name(rule, index).into_owned());
-        verdict.violated = names.take(ITEMS_MAX).collect();
+        verdict.retry_after = leading.verdict.retry.after().map(Span::to_std);
+        verdict.violated = violated(&limits);
     }
-    let mut fields = Fields::new();
-    for (rule, index, it) in limits(statuses) {
-        fields.add(&Item {
-            name: &name(rule, index),
-            quota: it.limit.into(),
-            window: rule.limits.get(index).map(|quota| quota.window().as_secs_ceil()),
-            remaining: it.remaining.into(),
-            reset: it.reset.as_secs_ceil(),
-        });
-    }
-    verdict.fields.extend(fields.finish());
+    // The room of the second is that of a field of the response.
+    match verdict.retry_after_secs() {
+        Some(secs) => verdict.fields.insert(RETRY_AFTER, secs.into()),
+        None => verdict.fields.remove(RETRY_AFTER),
+    };
     verdict
 }
 
-/// All limits but those of shadow rules: the rule, its index in it, and its verdict.
-fn limits<'s>(
-    statuses: &'s [Status<'_>],
-) -> impl Iterator<Item = (&'s Rule, usize, &'s LimitVerdict)> {
-    statuses.iter().filter(|status| !status.rule.shadow).flat_map(|status| {
-        let verdicts = status.verdicts.iter().enumerate();
-        verdicts.map(|(index, verdict)| (status.rule, index, verdict))
-    })
+/// Sets the fields that depend on the count; their values share one allocation.
+#[inline]
+fn set_counts(fields: &mut HeaderMap, leading: &LimitVerdict, reset: u64, limits: &Limits<'_>) {
+    let mut text = String::with_capacity(BYTES_USUAL);
+    text.push_str(itoa::Buffer::new().format(leading.remaining));
+    let remaining_end = text.len();
+    text.push_str(itoa::Buffer::new().format(reset));
+    let reset_end = text.len();
+    for (index, Limit { item, verdict, .. }) in limits.iter().take(ITEMS_MAX).enumerate() {
+        text.push_str(if index > 0 { SEPARATOR } else { "" });
+        text.push_str(item.name());
+        push_current(&mut text, verdict.remaining.into(), verdict.reset.as_secs_ceil());
+    }
+    let text = Bytes::from(text);
+    // Printable ASCII by construction; otherwise a field would be empty.
+    let value = |value| {
+        HeaderValue::from_maybe_shared::<Bytes>(value).unwrap_or(HeaderValue::from_static(""))
+    };
+    for (name, field) in fields {
+        if *name == REMAINING {
+            *field = value(text.slice(..remaining_end));
+        } else if *name == RESET {
+            *field = value(text.slice(remaining_end..reset_end));
+        } else if *name == CURRENT {
+            *field = value(text.slice(reset_end..));
+        }
+    }
+}
+
+/// `RateLimit-Policy` of several rules.
+fn policies(limits: &Limits<'_>) -> Option<HeaderValue> {
+    let items: Vec<&str> = limits.iter().take(ITEMS_MAX).map(|limit| &*limit.item.text).collect();
+    HeaderValue::try_from(items.join(SEPARATOR)).ok()
+}
+
+/// The names of the limits that refused.
+fn violated(limits: &Limits<'_>) -> Vec<String> {
+    let refusals = limits.iter().filter(|limit| !limit.verdict.allowed);
+    refusals.take(ITEMS_MAX).map(|limit| name(limit.rule, limit.index).into_owned()).collect()
 }
 
 /// The smaller, the more restrictive.
-fn restriction(verdict: &LimitVerdict) -> impl Ord + use<> {
-    let wait = match verdict.retry {
+fn restriction(limit: &&Limit<'_>) -> impl Ord + use<> {
+    let LimitVerdict { allowed, retry, remaining, reset, .. } = *limit.verdict;
+    let wait = match retry {
         Retry::Now => Span::ZERO,
         Retry::After(span) => span,
         Retry::Never => Span::MAX,
     };
-    (verdict.allowed, Reverse(wait), verdict.remaining, Reverse(verdict.reset))
-}
-
-/// The name of a limit: that of its rule, with the window if the rule has several.
-fn name(rule: &Rule, index: usize) -> Cow<'_, str> {
-    let name = rule.name.as_deref().unwrap_or(&rule.id);
-    match rule.limits.get(index) {
-        Some(quota) if rule.limits.len() > 1 => format!("{name}-{}", quota.window()).into(),
-        _ => name.into(),
-    }
+    (allowed, Reverse(wait), remaining, Reverse(reset))
 }

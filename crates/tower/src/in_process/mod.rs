@@ -5,7 +5,8 @@
 //! about several nodes, have no effect here.
 //!
 //! A check takes no lock but that of its shard and allocates only what it returns. Memory is
-//! bounded by [`Options::keys_max`]; a full store never evicts a counter that matters.
+//! bounded by [`Options::keys_max`], and some 1 KB for each rule that was applied; a full store
+//! never evicts a counter that matters.
 //!
 //! *Example*: 10 a minute and 100 an hour on one descriptor. The eleventh request of a minute is
 //! refused by the first, and the second is not charged for it.
@@ -13,6 +14,7 @@
 mod clock;
 mod decide;
 mod fields;
+mod policies;
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -28,6 +30,7 @@ use tidegate_rules::book::Book;
 use tidegate_rules::load::{self, Source};
 
 use self::clock::Clock;
+use self::policies::Rules;
 use crate::check::{Answer, Check, Limiter};
 use crate::verdict::Verdict;
 
@@ -54,7 +57,7 @@ const KEYS_MAX: usize = 1_000_000;
 /// # Ok::<(), tidegate_tower::rules::Error>(())
 /// ```
 pub struct InProcess {
-    book: ArcSwap<Book>,
+    rules: ArcSwap<Rules>,
     hasher: KeyHasher,
     store: Store,
     clock: Clock,
@@ -70,7 +73,7 @@ impl InProcess {
     /// Limits by `book` within other bounds.
     pub fn with_options(book: Book, options: Options) -> Self {
         Self {
-            book: ArcSwap::from_pointee(book),
+            rules: ArcSwap::from_pointee(Rules::new(book)),
             hasher: KeyHasher::new(secret()),
             store: Store::new(options),
             clock: Clock::start(),
@@ -99,13 +102,13 @@ impl InProcess {
     /// Replaces the rules. Counters stay: a limit that only grew or shrank keeps its counts.
     /// Requests that are being decided use the rules that they began with.
     pub fn replace_rules(&self, mut book: Book) {
-        book.carry_stats(&self.book.load());
-        self.book.store(book.into());
+        book.carry_stats(&self.rules.load().book);
+        self.rules.store(Rules::new(book).into());
     }
 
     /// The rules in force, with the statistics of each.
     pub fn rules(&self) -> Arc<Book> {
-        self.book.load_full()
+        Arc::clone(&self.rules.load().book)
     }
 
     /// The counters held, and how many were refused or shared because the store was full.
@@ -114,11 +117,12 @@ impl InProcess {
     }
 
     /// Decides a check at `now`. All checks of a limiter should use one clock.
+    #[inline]
     pub fn check_at(&self, check: &Check<'_>, now: Timestamp) -> Verdict {
-        let book = self.book.load();
+        let rules = self.rules.load();
         let hits = Hits::new(check.hits);
-        let statuses = decide::decide(&book, &self.hasher, &self.store, check, hits, now);
-        fields::verdict(&statuses)
+        let statuses = decide::decide(&rules.book, &self.hasher, &self.store, check, hits, now);
+        fields::verdict(&statuses, &rules)
     }
 }
 
