@@ -50,7 +50,7 @@ pub use self::skew::Skew;
 pub use self::system::{SystemClock, system_environment};
 use crate::admin::DrainReport;
 use crate::compat::envoy_ratelimit::statistics::statsd::StatsdExporter;
-use crate::config::{Config, UserError};
+use crate::config::{self, Config, UserError};
 use crate::front::proxy::{AccessLog, ServerTls};
 use crate::front::rls;
 use crate::front::tls::Tls;
@@ -78,7 +78,8 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     }
     let node = NodeId::new(&config.node.id)
         .map_err(|error| UserError::new(format!("node.id: {error}"), "set TIDEGATE_NODE__ID"))?;
-    let bearer = Bearer { node: node.as_str(), region: &config.node.region };
+    let config::Node { region, role, .. } = &config.node;
+    let bearer = Bearer { node: node.as_str(), region, role: *role };
     let identity = match config.cluster.listen {
         Some(_) => Some(pki::load(&config.tls, bearer, environment.clock.system())?),
         None => None,

@@ -68,8 +68,7 @@ impl Watcher {
             let (tls, now, current) = (self.tls.clone(), self.clock.system(), self.mesh.identity());
             remind(&current, now, &mut reminded);
             let load = move || {
-                let bearer = Bearer { node: &current.node, region: &current.region };
-                pki::load(&tls, bearer, now)
+                pki::load(&tls, current.bearer(), now)
             };
             let read = match tokio::task::spawn_blocking(load).await {
                 Ok(read) => read.map_err(|error| error.to_string()),

@@ -26,7 +26,12 @@ pub fn validity() -> Validity {
 
 /// An identity for `node` of `region`, issued by `authority`, that trusts `trusted`.
 pub fn identity(authority: &Authority, trusted: &Authority, node: &str, region: &str) -> Identity {
-    let bearer = Bearer { node, region };
+    identity_of(authority, trusted, Bearer::core(node, region))
+}
+
+/// An identity for `bearer`, issued by `authority`, that trusts `trusted`.
+pub fn identity_of(authority: &Authority, trusted: &Authority, bearer: Bearer<'_>) -> Identity {
+    let Bearer { node, region, role } = bearer;
     let issued = authority.issue(bearer, validity()).expect("issue a certificate");
     let mut roots = RootCertStore::empty();
     let ca = CertificateDer::from_pem_slice(trusted.cert_pem().as_bytes()).expect("a certificate");
@@ -34,6 +39,7 @@ pub fn identity(authority: &Authority, trusted: &Authority, node: &str, region: 
     Identity {
         node: node.to_owned(),
         region: region.to_owned(),
+        role,
         roots: Arc::new(roots),
         chain: vec![CertificateDer::from_pem_slice(issued.cert_pem.as_bytes()).expect("pem")],
         key: Arc::new(PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes()).expect("pem")),
