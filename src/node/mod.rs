@@ -9,6 +9,7 @@ mod clock;
 mod clock_sync;
 mod core;
 mod durable;
+mod edge;
 mod error;
 mod handover;
 mod inspect;
@@ -38,6 +39,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use self::core::{Core, Setup};
+pub use self::edge::Edge;
 pub use self::error::{Error, Failed};
 pub use self::handover::GivenUp;
 use self::inspect::View;
@@ -138,10 +140,10 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     for reloader in [grpc_reloader, proxy_reloader].into_iter().flatten() {
         tasks.spawn(reloader.run(stop_node.clone()).map(Ok));
     }
-    if let Some(joined) = &core.joined {
+    if let Some(mesh) = core.mesh() {
         let watcher = certificates::Watcher {
             tls: config.tls.clone(),
-            mesh: joined.mesh.clone(),
+            mesh: mesh.clone(),
             clock: core.clock.clone(),
             secret: core.hasher.fingerprint(),
             handle: certificates,

@@ -279,7 +279,13 @@ impl Follower {
         let views = || homes.values().filter_map(|home| home.view.as_ref());
         let rank = |view: &&ClusterView| {
             let is_same = view.region.cluster == map.cluster;
-            (view.region.epoch > Epoch(0), is_same, view.region.epoch, view.has_lease, view.revision)
+            (
+                view.region.epoch > Epoch(0),
+                is_same,
+                view.region.epoch,
+                view.has_lease,
+                view.revision,
+            )
         };
         let Some(best) = views().max_by_key(rank) else { return };
         let globals = views().filter_map(|view| view.global.as_ref());
@@ -316,7 +322,9 @@ impl Follower {
             if connected < HOMES {
                 for seed in &self.options.seeds {
                     match self.net.resolve(seed).await {
-                        Ok(addrs) => addrs.into_iter().for_each(|addr| self.mesh.request_dial(addr)),
+                        Ok(addrs) => {
+                            addrs.into_iter().for_each(|addr| self.mesh.request_dial(addr))
+                        }
                         Err(error) => tracing::debug!(%seed, %error, "failed to resolve a seed"),
                     }
                 }

@@ -70,7 +70,8 @@ pub(super) fn choose(
             return choice;
         }
     }
-    let further = preferred.iter().cycle().skip(round.wrapping_mul(DIALS_MAX) % preferred.len().max(1));
+    let further =
+        preferred.iter().cycle().skip(round.wrapping_mul(DIALS_MAX) % preferred.len().max(1));
     let further = further.take(DIALS_MAX.min(preferred.len()));
     let missing: Vec<NodeId> = further
         .filter(|core| reach(core) == Reach::None && !choice.dial.contains(core))

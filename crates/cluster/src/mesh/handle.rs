@@ -23,9 +23,7 @@ use super::registry::{Admission, DialOutcome, Edges, Registry};
 use super::rpc_stream::{CallError, StreamClass};
 use super::tls;
 use super::traffic::Traffic;
-use super::wire::{
-    Call, EDGES_MAX, Hello, PEERS_MAX, Refusal, Reply, SharedSettings, close_code,
-};
+use super::wire::{Call, EDGES_MAX, Hello, PEERS_MAX, Refusal, Reply, SharedSettings, close_code};
 use crate::count;
 use crate::environment::{Clock, Environment};
 use crate::incarnation::Incarnation;
@@ -314,6 +312,11 @@ impl Mesh {
         }
     }
 
+    /// This node.
+    pub fn node(&self) -> &NodeId {
+        self.options.incarnation.node()
+    }
+
     /// This node's region.
     pub fn region(&self) -> &str {
         &self.options.region
@@ -551,8 +554,7 @@ impl Mesh {
     fn expected(&self, node: &NodeId, role: Role) -> Expected {
         let (highest_seen, full) = match role {
             Role::Core => {
-                let is_full =
-                    self.registry.len() >= PEERS_MAX && self.registry.get(node).is_none();
+                let is_full = self.registry.len() >= PEERS_MAX && self.registry.get(node).is_none();
                 (self.registry.highest_seen(node), is_full.then_some(Refusal::Full))
             }
             Role::Edge => {

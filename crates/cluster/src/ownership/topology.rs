@@ -59,7 +59,8 @@ pub(crate) fn homes(
 fn with_metadata(region: &str, member: &MapMember, known: Option<&Member>) -> Member {
     Member {
         id: member.identity.node.clone(),
-        generation: known.map_or(member.generation, |known| known.generation.max(member.generation)),
+        generation: known
+            .map_or(member.generation, |known| known.generation.max(member.generation)),
         addr: member.addr,
         region: region.to_owned(),
         zone: member.zone.clone(),
