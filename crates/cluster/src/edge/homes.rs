@@ -16,8 +16,8 @@ use tidegate_ownership::identity::NodeId;
 
 /// How many cores an edge follows: one may be lost without a gap.
 pub const HOMES: usize = 2;
-/// Cores that are dialed at a time.
-const DIALS_MAX: usize = 2 * HOMES;
+/// In every so many choices further cores are dialed, if those before them do not answer.
+const FURTHER_EVERY: usize = 10;
 
 /// What an edge can do with a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(super) enum Reach {
 pub(super) struct Choice {
     /// To follow; at most [`HOMES`].
     pub(super) homes: Vec<NodeId>,
-    /// To dial; at most twice [`DIALS_MAX`].
+    /// To dial; at most twice [`HOMES`].
     pub(super) dial: Vec<NodeId>,
 }
 
@@ -63,21 +63,20 @@ pub(super) fn choose(
         match reach(core) {
             Reach::Usable => choice.homes.push(core.clone()),
             Reach::WithoutLease => without_lease.push(core.clone()),
-            Reach::None if choice.dial.len() < DIALS_MAX => choice.dial.push(core.clone()),
+            Reach::None if choice.dial.len() < HOMES => choice.dial.push(core.clone()),
             Reach::None => {}
         }
         if choice.homes.len() == HOMES {
             return choice;
         }
     }
-    let further =
-        preferred.iter().cycle().skip(round.wrapping_mul(DIALS_MAX) % preferred.len().max(1));
-    let further = further.take(DIALS_MAX.min(preferred.len()));
-    let missing: Vec<NodeId> = further
-        .filter(|core| reach(core) == Reach::None && !choice.dial.contains(core))
-        .cloned()
-        .collect();
-    choice.dial.extend(missing);
+    if round.is_multiple_of(FURTHER_EVERY) && !preferred.is_empty() {
+        let from = round / FURTHER_EVERY * HOMES % preferred.len();
+        let further = preferred.iter().cycle().skip(from).take(HOMES.min(preferred.len()));
+        let is_missing = |core: &&NodeId| reach(core) == Reach::None && !choice.dial.contains(core);
+        let missing: Vec<NodeId> = further.filter(is_missing).cloned().collect();
+        choice.dial.extend(missing);
+    }
     without_lease.truncate(HOMES - choice.homes.len());
     choice.homes.extend(without_lease);
     choice
@@ -117,7 +116,7 @@ mod tests {
         let order = cores(6);
         let choice = |down: &[usize], no_lease: &[usize]| {
             let at = |core: &NodeId| order.iter().position(|it| it == core).expect("one of them");
-            choose(&order, 0, |core| match at(core) {
+            choose(&order, 1, |core| match at(core) {
                 it if down.contains(&it) => Reach::None,
                 it if no_lease.contains(&it) => Reach::WithoutLease,
                 _ => Reach::Usable,
@@ -129,16 +128,17 @@ mod tests {
         assert_eq!(choice(&[0], &[]), chosen(&[1, 2], &[0]));
         assert_eq!(choice(&[], &[0]), chosen(&[1, 2], &[]), "it may be cut off");
         assert_eq!(choice(&[], &[0, 1, 2, 3, 4, 5]), chosen(&[0, 1], &[]), "all are");
-        assert_eq!(choice(&[0, 1, 2, 3, 4], &[]), chosen(&[5], &[0, 1, 2, 3]));
+        assert_eq!(choice(&[0, 1, 2, 3, 4], &[]), chosen(&[5], &[0, 1]));
     }
 
     #[test]
     fn all_cores_are_dialed_in_turn_where_the_first_are_gone() {
         let order = cores(40);
-        let dialed: BTreeSet<NodeId> =
-            (0..10).flat_map(|round| choose(&order, round, |_| Reach::None).dial).collect();
-        assert_eq!(dialed.len(), order.len());
-        assert!((0..10).all(|round| choose(&order, round, |_| Reach::None).dial.len() <= 8));
-        assert_eq!(choose(&[], 3, |_| Reach::None), Choice::default());
+        let dialed = |round| choose(&order, round, |_| Reach::None).dial;
+        let all: BTreeSet<NodeId> = (0..210).flat_map(dialed).collect();
+        assert_eq!(all.len(), order.len(), "within 21 seconds");
+        assert!((0..210).all(|round| dialed(round).len() <= 2 * HOMES));
+        assert_eq!(dialed(7), order[..HOMES], "those that are preferred have time to answer");
+        assert_eq!(choose(&[], 0, |_| Reach::None), Choice::default());
     }
 }
