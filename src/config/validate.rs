@@ -106,7 +106,7 @@ fn edge(config: &Config) -> Result<(), Invalid> {
         return Ok(());
     }
     let (unset, no_storage) = (Cluster::default(), Storage::default());
-    let owns = "an edge owns no keys, so it writes and hands over none";
+    let owns = "an edge owns no keys: it writes and hands over none";
     let votes = "an edge founds no cluster and votes in none";
     for (key, is_set, why) in [
         ("node.data_dir", node.data_dir.is_some(), owns),

@@ -13,6 +13,7 @@ mod cli_binary;
 mod crashed_owner;
 mod demo;
 mod drained_node;
+mod edges;
 mod envoy_ratelimit_command;
 mod flooded_store;
 mod full_disk;

@@ -69,6 +69,11 @@ pub fn issue(program: &str, folder: &Path, node: &str, region: Option<&str>) {
     ca(program, folder, &[&["issue", "--node", node], region].concat());
 }
 
+/// Writes one more certificate of the authority in `folder`, for an edge.
+pub fn issue_edge(program: &str, folder: &Path, edge: &str) {
+    ca(program, folder, &["issue", "--node", edge, "--role", "edge"]);
+}
+
 fn ca(program: &str, folder: &Path, args: &[&str]) {
     let mut command = Command::new(program);
     let output = command.env_clear().arg("ca").args(args).arg("--dir").arg(folder).output();

@@ -9,7 +9,7 @@
 //! - *Connections* to cores that are not homes are closed when they were not used for
 //!   [`IDLE_AFTER`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -225,16 +225,15 @@ impl Follower {
 
     fn choose(&self, state: &mut State) -> Choice {
         state.round = state.round.wrapping_add(1);
-        let region = &self.options.region;
-        let is_up = |state: MapState| state == MapState::Up;
-        let by_map = state.map.members.iter().filter(|member| is_up(member.state));
-        let by_map = by_map.map(|member| member.identity.node.clone());
-        // Before the first map: whom the seeds are.
+        let Options { me, region, .. } = &self.options;
+        let up = state.map.members.iter().filter(|member| member.state == MapState::Up);
+        let up: BTreeSet<NodeId> = up.map(|member| member.identity.node.clone()).collect();
+        // Before the first map, and where all that it names are gone: whoever the seeds are.
         let connected = self.mesh.peers().into_iter().filter(|peer| peer.region == *region);
-        let connected = connected.map(|peer| peer.id.clone());
-        let known: Vec<NodeId> =
-            if state.map.epoch > Epoch(0) { by_map.collect() } else { connected.collect() };
-        let preferred = homes::preferred(&self.options.me.node, known.into_iter());
+        let others = connected.map(|peer| peer.id.clone()).filter(|id| !up.contains(id));
+        let others = homes::preferred(&me.node, others);
+        let mut preferred = homes::preferred(&me.node, up.iter().cloned());
+        preferred.extend(others);
         homes::choose(&preferred, state.round, |core| {
             let Some(peer) = self.mesh.peer(core).filter(|peer| !peer.is_unreachable()) else {
                 return Reach::None;
@@ -266,7 +265,8 @@ impl Follower {
             }
         }
         // The views of those that are gone are all that is known while there are no others.
-        if homes.iter().any(|id| state.homes.get(id).is_some_and(|home| home.view.is_some())) {
+        let has_view = |id: &NodeId| state.homes.get(id).is_some_and(|home| home.view.is_some());
+        if homes.iter().any(has_view) {
             state.homes.retain(|id, _| homes.contains(id));
         }
         state.readings.retain(|id, _| state.map.get(id).is_some() || state.homes.contains_key(id));
@@ -276,7 +276,14 @@ impl Follower {
     /// Takes over what the homes know.
     fn update(&self, state: &mut State) {
         let State { homes, map, region_right, .. } = state;
-        let views = || homes.values().filter_map(|home| home.view.as_ref());
+        let is_connected = |(id, home): &(&NodeId, &Home)| {
+            self.mesh.peer(id).is_some_and(|peer| peer.generation == home.generation)
+        };
+        let has_any = homes.iter().any(|home| is_connected(&home));
+        let views = || {
+            let homes = homes.iter().filter(|home| !has_any || is_connected(home));
+            homes.filter_map(|(_, home)| home.view.as_ref())
+        };
         let rank = |view: &&ClusterView| {
             let is_same = view.region.cluster == map.cluster;
             (

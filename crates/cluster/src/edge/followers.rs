@@ -106,9 +106,16 @@ impl Followers {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_ownership::{ClusterMap, Epoch};
+    use bytes::BytesMut;
+    use serde::Serialize;
+    use tidegate_limiter::units::Timestamp;
+    use tidegate_ownership::cluster_map::{MapMember, MapState};
+    use tidegate_ownership::membership::{Member, MemberState};
+    use tidegate_ownership::{ClusterMap, Epoch, Identity, MemberId, Versions};
 
     use super::*;
+    use crate::mesh::codec::{self, VERSION};
+    use crate::mesh::wire::{Call, EdgeCall, Numbered, PingStatus, PongStatus, Reply};
 
     fn id(name: &str) -> NodeId {
         NodeId::new(name).expect("a valid name")
@@ -188,5 +195,103 @@ mod tests {
         followers.follows(&id("e"), Generation(1), 0, at(0));
         followers.forget(at(1), |_, _| false);
         assert!(followers.is_empty(), "it has gone");
+    }
+
+    /// A region of so many cores.
+    fn region(cores: u64, epoch: u64) -> ClusterView {
+        let name = |n: u64| id(&format!("core-{n}-in-rack-{n}"));
+        let member = |n: u64| MapMember {
+            id: MemberId(n),
+            identity: Identity { node: name(n), birth: u64::MAX },
+            start: u64::MAX,
+            generation: Generation(1_800_000_000_000),
+            addr: ([10, 0, 0, 1], 7600).into(),
+            zone: "zone-a".to_owned(),
+            versions: Versions::default(),
+            state: MapState::Up,
+        };
+        let known = |n: u64| Member {
+            id: name(n),
+            generation: Generation(1_800_000_000_000),
+            addr: ([10, 0, 0, 1], 7600).into(),
+            region: "eu-central".to_owned(),
+            zone: "zone-a".to_owned(),
+            state: MemberState::Up,
+            rule_book: u64::MAX,
+            http: Some(([10, 0, 0, 1], 8080).into()),
+            has_lease: true,
+        };
+        let members = (0..cores).map(member).collect();
+        let region = ClusterMap { epoch: Epoch(epoch), members, ..ClusterMap::default() };
+        let members = (0..cores).map(known).collect();
+        ClusterView { region, members, ..ClusterView::default() }
+    }
+
+    /// Bytes of a message on the wire.
+    fn bytes<T: Serialize>(message: T) -> usize {
+        let mut frame = BytesMut::new();
+        codec::encode(&Numbered { id: 1_000, body: message }, VERSION, &mut frame).expect("small");
+        frame.len()
+    }
+
+    /// What an idle edge and a core with a thousand of them send, by the state machines: an edge
+    /// says to each home that it follows and pings it, and the map changes once a minute.
+    #[test]
+    fn a_thousand_edges_cost_a_core_little() {
+        const EDGES: u64 = 1_000;
+        const MINUTES: u64 = 5;
+        let clock = Timestamp::from_secs(1_800_000_000);
+        let ping = bytes(Call::Ping { clock, status: PingStatus::default() });
+        let running = Span::from_secs(86_400);
+        let status = PongStatus { running, ..PongStatus::default() };
+        let pong = bytes(Reply::Pong { clock, decision_clock: Some(clock), status });
+        let (mut core, mut edge, mut maps) = ((0, 0), (0, 0), 0);
+        let mut send = |of: &mut (u64, usize), bytes: usize| *of = (of.0 + 1, of.1 + bytes);
+        let mut followers = Followers::default();
+        let mut has: BTreeMap<NodeId, u64> = BTreeMap::new();
+        let names: Vec<NodeId> = (0..EDGES).map(|n| id(&format!("edge-{n}"))).collect();
+        let interval = u64::try_from(FOLLOW_INTERVAL.as_millis()).expect("short");
+        for ms in (0..MINUTES * 60_000).step_by(100) {
+            let now = at(ms);
+            for (edge_id, n) in names.iter().zip(0_u64..) {
+                if (ms + n * 100 % interval).is_multiple_of(interval) {
+                    let revision = has.get(edge_id).copied().unwrap_or(0);
+                    send(&mut edge, bytes(Call::Edge(EdgeCall::Follow { revision })));
+                    send(&mut edge, ping);
+                    send(&mut core, pong);
+                    followers.follows(edge_id, Generation(1), revision, now);
+                }
+                if (ms + n * 100).is_multiple_of(60_000) {
+                    send(&mut core, ping);
+                    send(&mut edge, pong);
+                }
+            }
+            followers.forget(now, |_, _| true);
+            followers.knows(region(32, 1 + ms / 60_000), 1 + ms, now);
+            followers.send_due(|to, view| {
+                has.insert(to.clone(), view.revision);
+                maps += 1;
+                let view = Box::new(view.clone());
+                send(&mut core, bytes(Call::Edge(EdgeCall::Cluster(view))));
+                true
+            });
+        }
+        let (seconds, homes) = (MINUTES * 60, HOMES as u64);
+        let per_second = |sent: (u64, usize)| (sent.0 / seconds, sent.1 as u64 / seconds);
+        let of_core = per_second(core);
+        // Each edge pays for all of its homes.
+        let of_edge = (homes * edge.0, (homes * edge.1 as u64) / EDGES / seconds);
+        let milli = of_edge.0 * 1_000 / EDGES / seconds;
+        println!(
+            "an edge sends 0.{milli:03} messages, {} bytes a second; a core {} messages, {} bytes to \
+             {EDGES} edges; a map of 32 cores has {} bytes",
+            of_edge.1,
+            of_core.0,
+            of_core.1,
+            bytes(Call::Edge(EdgeCall::Cluster(Box::new(region(32, 1))))),
+        );
+        assert_eq!(maps, EDGES * MINUTES, "each map once");
+        assert!(milli < 1_000 && of_edge.1 < 200, "an edge: {milli} {of_edge:?}");
+        assert!(of_core.0 < 300 && of_core.1 < 120_000, "a core: {of_core:?}");
     }
 }
