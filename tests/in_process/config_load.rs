@@ -43,7 +43,7 @@ fn every_error_is_one_line_with_position_and_advice() {
             Some("[node]\ncolour = 5\n"),
             &[],
             &[],
-            "c.toml:2: unknown key node.colour; [node] has id, region, zone, threads, \
+            "c.toml:2: unknown key node.colour; [node] has id, region, zone, role, threads, \
              data_dir",
         ),
         (

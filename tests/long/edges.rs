@@ -101,8 +101,8 @@ async fn admitted(nodes: &[&Node], key: &str, value: &str, checks: usize) -> usi
 async fn fifty_edges_cost_little_and_change_no_map() {
     let cluster = Cluster::start_alone(TIDEGATE, OPTIONS).await;
     let http = cluster.http.clone();
-    let map = cluster.nodes[0].map().await.unwrap();
     tokio::time::sleep(SETTLES_FOR).await;
+    let map = cluster.nodes[0].map().await.unwrap();
     let alone = rates(&http, cluster.nodes.iter()).await;
     let memory = |nodes: &[Node]| nodes.iter().map(Node::resident_bytes).collect::<Vec<_>>();
     let memory_before = memory(&cluster.nodes);
