@@ -345,6 +345,16 @@ mod tests {
     }
 
     #[test]
+    fn an_edge_asks_again_after_a_tenth_of_a_second() {
+        let (cache, counters) = (NegativeCache::at_edge(), [counter(7, 1, 10)]);
+        let verdicts = Verdicts::from_iter([verdict(wait(40))]);
+        cache.insert(cache.ticket(7), &counters, Hits::new(3), &verdicts, CHECKED);
+        let after = |ms| CHECKED.plus(Span::from_millis(ms));
+        assert!(cache.recall(&counters, Hits::new(3), after(99)).is_some());
+        assert_eq!(cache.recall(&counters, Hits::new(3), after(100)), None);
+    }
+
+    #[test]
     fn fewer_hits_peeks_and_refunds_are_forwarded() {
         let (cache, counters) = cached(&[wait(40)]);
         for hits in [2, 1, 0, -3] {
