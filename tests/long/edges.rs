@@ -141,7 +141,7 @@ async fn fifty_edges_cost_little_and_change_no_map() {
     assert!(most.0 <= EDGE_MESSAGES_MAX && most.1 <= EDGE_BYTES_MAX);
     for (at, core) in cluster.nodes.iter().enumerate() {
         let (now, before) = (idle[&core.id], alone[&core.id]);
-        let edges = connected[at] as f64;
+        let edges = f64::from(u32::try_from(connected[at]).unwrap());
         let of_thousand =
             |now: f64, before: f64| before + (now - before).max(0.0) / edges * 1_000.0;
         let (messages, bytes) = (of_thousand(now.0, before.0), of_thousand(now.1, before.1));

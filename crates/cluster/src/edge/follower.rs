@@ -11,7 +11,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -28,7 +27,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::FOLLOW_INTERVAL;
 use super::homes::{self, Choice, HOMES, Reach};
-use crate::count;
 use crate::environment::Net;
 use crate::mesh::wire::{Call, ClusterView, EdgeCall, PingStatus};
 use crate::mesh::{Mesh, Peer, StreamClass};
@@ -59,8 +57,6 @@ pub struct Follower {
     ownership: Ownership,
     topology: Arc<ArcSwap<Topology>>,
     state: Mutex<State>,
-    /// Views that homes have sent since the start.
-    pub received: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -113,8 +109,7 @@ impl Follower {
         let region_right =
             global_lease.map(|lease| RegionRight::new(me.clone(), region.clone(), lease));
         let state = Mutex::new(State { region_right, ..State::default() });
-        let received = AtomicU64::new(0);
-        Arc::new(Self { options, mesh, net, ownership, topology, state, received })
+        Arc::new(Self { options, mesh, net, ownership, topology, state })
     }
 
     // === inputs ===
@@ -127,7 +122,6 @@ impl Follower {
             return;
         }
         home.view = Some(view);
-        count(&self.received, 1);
         self.update(state);
     }
 
@@ -330,7 +324,9 @@ impl Follower {
                 for seed in &self.options.seeds {
                     match self.net.resolve(seed).await {
                         Ok(addrs) => {
-                            addrs.into_iter().for_each(|addr| self.mesh.request_dial(addr))
+                            for addr in addrs {
+                                self.mesh.request_dial(addr);
+                            }
                         }
                         Err(error) => tracing::debug!(%seed, %error, "failed to resolve a seed"),
                     }
@@ -338,10 +334,5 @@ impl Follower {
             }
             tokio::time::sleep(SEED_INTERVAL).await;
         }
-    }
-
-    /// See [`Follower::received`].
-    pub fn views_received(&self) -> u64 {
-        self.received.load(Ordering::Relaxed)
     }
 }

@@ -237,6 +237,7 @@ mod tests {
     /// What an idle edge and a core with a thousand of them send, by the state machines: an edge
     /// says to each home that it follows and pings it, and the map changes once a minute.
     #[test]
+    #[expect(clippy::print_stdout, reason = "what was counted belongs in the output of the test")]
     fn a_thousand_edges_cost_a_core_little() {
         const EDGES: u64 = 1_000;
         const MINUTES: u64 = 5;
@@ -246,7 +247,7 @@ mod tests {
         let status = PongStatus { running, ..PongStatus::default() };
         let pong = bytes(Reply::Pong { clock, decision_clock: Some(clock), status });
         let (mut core, mut edge, mut maps) = ((0, 0), (0, 0), 0);
-        let mut send = |of: &mut (u64, usize), bytes: usize| *of = (of.0 + 1, of.1 + bytes);
+        let send = |of: &mut (u64, usize), bytes: usize| *of = (of.0 + 1, of.1 + bytes);
         let mut followers = Followers::default();
         let mut has: BTreeMap<NodeId, u64> = BTreeMap::new();
         let names: Vec<NodeId> = (0..EDGES).map(|n| id(&format!("edge-{n}"))).collect();

@@ -271,7 +271,7 @@ impl Mesh {
             if let Some(peer) = self.peer(id) {
                 return Some(peer);
             }
-            if !self.has_room() {
+            if !self.registry.is_dialing(addr) && !self.has_room() {
                 return None;
             }
             self.request_dial(addr);
@@ -284,7 +284,7 @@ impl Mesh {
 
     /// Whether an edge may open another connection; if not, it begins to close one.
     fn has_room(&self) -> bool {
-        if self.registry.len() < EDGE_PEERS_MAX {
+        if self.registry.len() + self.registry.dialing() < EDGE_PEERS_MAX {
             return true;
         }
         let longest = self.peers().into_iter().max_by_key(|peer| peer.unused_for());

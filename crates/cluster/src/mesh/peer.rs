@@ -139,10 +139,9 @@ impl Peer {
 
     /// A [`PING_INTERVAL`] has passed. Returns how many ago it was called.
     pub(super) fn tick_passed(&self) -> u32 {
-        let unused = match self.is_used.swap(false, Ordering::Relaxed) {
-            true => 0,
-            false => self.unused.load(Ordering::Relaxed).saturating_add(1),
-        };
+        let is_used = self.is_used.swap(false, Ordering::Relaxed);
+        let unused = self.unused.load(Ordering::Relaxed).saturating_add(1);
+        let unused = if is_used { 0 } else { unused };
         self.unused.store(unused, Ordering::Relaxed);
         unused
     }

@@ -116,6 +116,11 @@ impl Registry {
         self.history.lock().dials.get(&addr).is_some_and(|dial| dial.retry_at.is_none())
     }
 
+    /// How many dials are in progress.
+    pub(super) fn dialing(&self) -> usize {
+        self.history.lock().dials.values().filter(|dial| dial.retry_at.is_none()).count()
+    }
+
     /// The highest generation seen of `id`.
     pub(super) fn highest_seen(&self, id: &NodeId) -> Option<Generation> {
         self.history.lock().highest_seen.get(id).copied()
