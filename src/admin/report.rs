@@ -52,7 +52,13 @@ pub struct StatusReport {
     #[serde(default)]
     pub rules: Vec<RuleReport>,
     pub store: StoreReport,
-    /// None for a standalone node.
+    /// Of a core: the edges that are connected to it. None for a standalone node.
+    #[serde(default)]
+    pub edges: Option<EdgesReport>,
+    /// Of an edge: the cores that it follows.
+    #[serde(default)]
+    pub follows: Option<FollowsReport>,
+    /// None for a standalone node, and for an edge, which owns nothing.
     #[serde(default)]
     pub ownership: Option<OwnershipReport>,
     #[serde(default)]
@@ -71,10 +77,51 @@ pub struct NodeReport {
     pub id: String,
     pub region: String,
     pub zone: String,
+    /// `core`, or `edge`; a standalone node is a core.
+    #[serde(default = "core_role")]
+    pub role: String,
     /// Increases at each start.
     pub generation: u64,
     pub version: String,
     pub uptime_s: u64,
+}
+
+fn core_role() -> String {
+    "core".to_owned()
+}
+
+/// Most edges of an [`EdgesReport`].
+pub const EDGES_SHOWN_MAX: usize = 100;
+
+/// The edges of a core.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EdgesReport {
+    /// Edges that are connected to this core now.
+    pub connected: usize,
+    /// The most that may be.
+    pub connected_max: usize,
+    /// About how many edges the region has, as this core tells from those that follow it.
+    pub in_region: u32,
+    /// The first [`EDGES_SHOWN_MAX`] of those that are connected, by id.
+    pub first: Vec<EdgeReport>,
+}
+
+/// An edge that is connected.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EdgeReport {
+    pub id: String,
+    pub region: String,
+    /// Whether it answers.
+    pub is_up: bool,
+}
+
+/// The cores that an edge follows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FollowsReport {
+    /// By id.
+    pub cores: Vec<String>,
+    /// No core answers: what has to be decided by an owner is answered by `on_unavailable`.
+    pub is_cut_off: bool,
 }
 
 /// A member of the cluster.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Subcommand, value_parser};
-use tidegate_cluster::pki::{self, Bearer, Overwrite, Validity};
+use tidegate_cluster::pki::{self, Bearer, Overwrite, Role, Validity};
 use tidegate_limiter::units::{Span, Timestamp};
 
 use super::Failure;
@@ -39,6 +39,9 @@ pub(super) enum Command {
         /// The node's region, as in [node] region
         #[arg(long, value_name = "NAME", default_value = "local")]
         region: String,
+        /// What the node does, as in [node] role: core or edge
+        #[arg(long, value_name = "ROLE", default_value = "core", value_parser = role)]
+        role: Role,
         /// Validity in days
         #[arg(long, value_name = "N", default_value_t = 365,
               value_parser = value_parser!(u32).range(1..=3650))]
@@ -62,6 +65,7 @@ peers dial by. A node takes replaced files into use without a restart.
 Examples:
   tidegate ca issue --dir pki --node node-1
   tidegate ca issue --dir pki --node node-1 --region eu
+  tidegate ca issue --dir pki --node checkout-7 --role edge
   tidegate ca issue --dir pki --node node-1 --renew --days 90";
 
 pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<bool, Failure> {
@@ -72,13 +76,19 @@ pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<bool, Failur
                 writeln!(out, "{}", dir.join(name).display())?;
             }
         }
-        Command::Issue { dir, node, region, days, renew } => {
+        Command::Issue { dir, node, region, role, days, renew } => {
             let overwrite = if *renew { Overwrite::Renew } else { Overwrite::Never };
-            let files = pki::issue(dir, Bearer { node, region }, validity(*days), overwrite)?;
+            let bearer = Bearer { node, region, role: *role };
+            let files = pki::issue(dir, bearer, validity(*days), overwrite)?;
             writeln!(out, "{}\n{}", files.cert.display(), files.key.display())?;
         }
     }
     Ok(true)
+}
+
+fn role(text: &str) -> Result<Role, &'static str> {
+    let roles = [Role::Core, Role::Edge];
+    roles.into_iter().find(|role| role.name() == text).ok_or("use core or edge")
 }
 
 /// Creates an authority and a secret.

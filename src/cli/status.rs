@@ -10,7 +10,8 @@ use super::Failure;
 use super::client::{AdminDoor, RESERVED};
 use super::entry::entry;
 use crate::admin::report::{
-    CertificateReport, MemberReport, OwnershipReport, RuleReport, StorageReport, StoreReport,
+    CertificateReport, EdgesReport, FollowsReport, MemberReport, OwnershipReport, RuleReport,
+    StorageReport, StoreReport,
 };
 use crate::admin::{OwnerReport, StatusReport};
 use crate::config::UserError;
@@ -77,7 +78,8 @@ impl Text<'_> {
         let StatusReport { cluster, node, rule_book: book, store, .. } = report;
         let (epoch, up) = (short(&report.epoch), duration(node.uptime_s));
         let (id, version) = (&node.id, &node.version);
-        writeln!(self.out, "cluster {cluster}, epoch {epoch}, seen by {id} ({version}, up {up})")?;
+        let by = if node.role == "edge" { format!("edge {id}") } else { id.clone() };
+        writeln!(self.out, "cluster {cluster}, epoch {epoch}, seen by {by} ({version}, up {up})")?;
         if let Some(id) = &report.cluster_id {
             writeln!(self.out, "cluster id {id}")?;
         }
@@ -106,6 +108,18 @@ impl Text<'_> {
         writeln!(self.out)?;
         if let Some(ownership) = &report.ownership {
             self.ownership(ownership)?;
+        }
+        if let Some(edges) = report.edges.as_ref().filter(|edges| edges.connected > 0) {
+            let EdgesReport { connected, connected_max, in_region, .. } = edges;
+            let text = format!("edges: {connected} connected, of at most {connected_max}");
+            writeln!(self.out, "{text}; about {in_region} in this region")?;
+        }
+        if let Some(FollowsReport { cores, is_cut_off }) = &report.follows {
+            match (cores.is_empty(), is_cut_off) {
+                (_, true) => self.alarm("cut off from all cores: on_unavailable answers")?,
+                (true, false) => self.alarm("follows no core yet")?,
+                (false, false) => writeln!(self.out, "follows: {}", cores.join(", "))?,
+            }
         }
         if report.clock.is_skewed {
             let ms = report.clock.median_ms;

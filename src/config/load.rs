@@ -106,6 +106,7 @@ pub(crate) fn build(
         })
     })?;
     complete(&mut config, &origins);
+    config.edge_listens_anywhere();
     validate(&config).map_err(|invalid| {
         let Invalid { key, problem, fix } = invalid;
         let at = origins.get(key).unwrap_or(missing).clone();

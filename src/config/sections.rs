@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use tidegate_cluster::pki::Tls;
+use tidegate_cluster::pki::{Role, Tls};
 use tidegate_limiter::policy::Mode;
 use tidegate_limiter::store::{OnFull, Options};
 use tidegate_limiter::units::Span;
@@ -70,6 +70,13 @@ pub struct Node {
     ///
     /// Default `local`. Set it to the cloud's availability zone or to the rack.
     pub zone: String,
+    /// What the node does: `core` owns keys, votes and gossips; `edge` answers beside a service, owns
+    /// nothing, and calls cores, whose certificates and file of `tls.secret` it shares. The
+    /// certificate names the role.
+    ///
+    /// Default `core`. An edge has no `data_dir`, and of `[cluster]` no keys about founding and
+    /// voting.
+    pub role: Role,
     /// Worker threads for the HTTP and gRPC listeners, 0 to 256; 0 is the number of cores available
     /// to the process. As many again work for peers, so that requests do not hold up a lease; only
     /// with 1 one thread does both, and a node that is overloaded may lose its lease.
@@ -97,14 +104,15 @@ pub struct Cluster {
     pub name: String,
     /// UDP address of the mesh, `IP:PORT`. Requires `[tls]`: there is no plaintext mesh.
     ///
-    /// Default none: the node is standalone. Set it on every node of a cluster.
+    /// Default none: the node is standalone, and an edge takes any free port of `0.0.0.0`. Set it on
+    /// every core of a cluster.
     pub listen: Option<SocketAddr>,
     /// Address at which peers reach this node, `IP:PORT`.
     ///
     /// Default `listen`. Set it when `listen` is `0.0.0.0` or the node is behind NAT.
     pub advertise: Option<SocketAddr>,
     /// `HOST:PORT` of some members, at most 64; gossip finds the others. A DNS name may resolve to
-    /// several addresses. A node may list itself.
+    /// several addresses. A node may list itself. An edge names cores.
     ///
     /// Default none: a node that the others list. Two or three nodes that are rarely down together
     /// are enough.
@@ -470,6 +478,13 @@ impl Config {
         config
     }
 
+    /// An edge dials and is not dialed: without an address it takes any port.
+    pub(super) fn edge_listens_anywhere(&mut self) {
+        if self.node.role == Role::Edge {
+            self.cluster.listen.get_or_insert((Ipv4Addr::UNSPECIFIED, 0).into());
+        }
+    }
+
     /// Gives listeners without an address their loopback default.
     pub(super) fn listen_on_loopback(&mut self) {
         for (listen, port) in [
@@ -499,6 +514,7 @@ impl Default for Node {
             id: "node-1".into(),
             region: "local".into(),
             zone: "local".into(),
+            role: Role::Core,
             threads: 0,
             data_dir: None,
         }

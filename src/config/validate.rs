@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
+use tidegate_cluster::pki::Role;
 use tidegate_limiter::units::Span;
 use tidegate_ownership::cluster_map::{REGIONS_MAX, VOTERS_MAX};
 use tidegate_ownership::name::{is_cluster_name, is_label};
@@ -12,7 +13,9 @@ use tidegate_ownership::name::{is_cluster_name, is_label};
 use super::blocked_sources::{ALLOW_MAX, BlockedSources};
 use super::proxy::{Proxy, UPSTREAMS_MAX};
 use super::rules::{Envoy, Stats, TAGS_MAX, Xds};
-use super::sections::{Cluster, Config, Grpc, Limits, Node, Resp, THREADS_MAX, VotersFrom};
+use super::sections::{
+    Cluster, Config, Grpc, Limits, Node, Resp, Storage, THREADS_MAX, VotersFrom,
+};
 
 /// Most pairs of `xds.node_metadata`, and of `xds.headers`.
 pub const XDS_PAIRS_MAX: usize = 64;
@@ -39,7 +42,8 @@ pub struct Invalid {
 pub fn validate(config: &Config) -> Result<(), Invalid> {
     dependencies(config)?;
     node(&config.node)?;
-    cluster(&config.cluster)?;
+    edge(config)?;
+    cluster(config)?;
     global(config)?;
     mesh_tls(config)?;
     listeners(config)?;
@@ -100,14 +104,45 @@ fn node(node: &Node) -> Result<(), Invalid> {
     within("node.threads", node.threads, 0..=THREADS_MAX)
 }
 
-fn cluster(cluster: &Cluster) -> Result<(), Invalid> {
+/// What an edge needs, and what does not apply to it.
+fn edge(config: &Config) -> Result<(), Invalid> {
+    let Config { node, cluster, storage, .. } = config;
+    if node.role != Role::Edge {
+        return Ok(());
+    }
+    let (unset, no_storage) = (Cluster::default(), Storage::default());
+    let owns = "an edge owns no keys: it writes and hands over none";
+    let votes = "an edge founds no cluster and votes in none";
+    for (key, is_set, why) in [
+        ("node.data_dir", node.data_dir.is_some(), owns),
+        ("storage.interval", storage.interval != no_storage.interval, owns),
+        ("cluster.replicas", cluster.replicas != unset.replicas, owns),
+        ("cluster.handover_timeout", cluster.handover_timeout != unset.handover_timeout, owns),
+        ("cluster.founders", !cluster.founders.is_empty(), votes),
+        ("cluster.bootstrap_expect", cluster.bootstrap_expect > 0, votes),
+        ("cluster.voters", cluster.voters != unset.voters, votes),
+        ("cluster.voters_from", cluster.voters_from.is_some(), votes),
+        ("cluster.advertise", cluster.advertise.is_some(), "nobody dials an edge"),
+    ] {
+        ensure(!is_set, key, why, "remove it, or set node.role = \"core\"")?;
+    }
+    ensure(
+        !cluster.seeds.is_empty(),
+        "cluster.seeds",
+        "an edge needs cores to follow",
+        "name two or three cores of its region, HOST:PORT each",
+    )
+}
+
+fn cluster(config: &Config) -> Result<(), Invalid> {
+    let Config { cluster, node, .. } = config;
     ensure(
         is_cluster_name(&cluster.name),
         "cluster.name",
         format!("{:?} is not a valid cluster name", cluster.name),
         "use 1 to 63 letters, digits, -, _ and .",
     )?;
-    if let Some(addr) = cluster.advertised() {
+    if let Some(addr) = cluster.advertised().filter(|_| node.role == Role::Core) {
         ensure(
             !addr.ip().is_unspecified(),
             "cluster.advertise",
@@ -202,6 +237,7 @@ fn global(config: &Config) -> Result<(), Invalid> {
 
 fn mesh_tls(config: &Config) -> Result<(), Invalid> {
     let tls = &config.tls;
+    let role = if config.node.role == Role::Edge { " --role edge" } else { "" };
     for (key, path) in [
         ("tls.ca", &tls.ca),
         ("tls.cert", &tls.cert),
@@ -214,7 +250,7 @@ fn mesh_tls(config: &Config) -> Result<(), Invalid> {
             "the mesh (cluster.listen) requires it",
             format!(
                 "create it with `tidegate ca init --dir pki` and `tidegate ca issue --dir pki \
-                 --node {}`, then set it",
+                 --node {}{role}`, then set it",
                 config.node.id
             ),
         )?;

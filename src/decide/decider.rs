@@ -12,6 +12,7 @@ use tidegate_cluster::environment::Clock;
 use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::mesh::Mesh;
 use tidegate_cluster::ownership::Ownership;
+use tidegate_cluster::pki::Role;
 use tidegate_cluster::replication::Replicator;
 use tidegate_cluster::sync::Synchroniser;
 use tidegate_limiter::policy::{Mode, Scope};
@@ -187,13 +188,16 @@ enum Step {
 
 impl Decider {
     pub fn new(options: Options, node: LocalNode, rules: Rules, peers: Option<Peers>) -> Self {
+        let is_edge = peers.as_ref().is_some_and(|peers| peers.mesh.role == Role::Edge);
+        let negative_cache =
+            if is_edge { NegativeCache::at_edge() } else { NegativeCache::default() };
         let shared = Shared {
             options,
             node,
             rules,
             peers,
             counters: Counters::default(),
-            negative_cache: NegativeCache::default(),
+            negative_cache,
             dedup_cache: DedupCache::default(),
             combiner: Combiner::default(),
             overshoot: Overshoot::default(),

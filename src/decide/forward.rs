@@ -24,6 +24,7 @@ use tidegate_cluster::backoff::exponential;
 use tidegate_cluster::mesh::codec::COMBINED_CHECKS;
 use tidegate_cluster::mesh::wire::{Call, Check, CombinedCheck, CombinedVerdicts, Grant, Reply};
 use tidegate_cluster::mesh::{CallError, Mesh, Peer, StreamClass, running};
+use tidegate_cluster::pki::Role;
 use tidegate_cluster::replication;
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::{KeyHash, Verdicts};
@@ -306,7 +307,7 @@ impl Decider {
                 let reply = CombinedVerdicts { verdicts, is_confirmed, grant, may_end_early };
                 return Ok(OwnerVerdicts::new(reply, VerdictSource::Local, None));
             }
-            let Some(peer) = mesh.peer(&target) else { continue };
+            let Some(peer) = connected(mesh, &target, &topology, deadline).await else { continue };
             let source = VerdictSource::Owner;
             match batch.send(mesh, &peer, &topology.region).await {
                 Attempt::Verdicts(reply) => {
@@ -471,6 +472,20 @@ fn of_check(
     }
     let decided = (verdicts.into(), *source);
     Ok(Forwarded { decided, may_end_early: *may_end_early })
+}
+
+/// The connection to `target`, which an edge opens now.
+async fn connected(
+    mesh: &Mesh,
+    target: &NodeId,
+    topology: &Topology,
+    deadline: Instant,
+) -> Option<Arc<Peer>> {
+    if mesh.role == Role::Core {
+        return mesh.peer(target);
+    }
+    let addr = topology.view.get(target)?.addr;
+    tokio::time::timeout_at(deadline, mesh.connect(target, addr)).await.ok()?
 }
 
 /// Waits for `pause`; fails at once when the deadline passes before.

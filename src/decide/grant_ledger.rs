@@ -18,7 +18,7 @@
 //!
 //! **Bound.** [`ENTRIES_MAX`] grants; at the bound none is made, and checks ask the owner.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
@@ -139,6 +139,14 @@ impl GrantLedger {
             self.entries.fetch_add(1, Ordering::Relaxed);
         }
         Some(charged)
+    }
+
+    /// How many nodes hold grants of this key.
+    pub(super) fn holders(&self, key: KeyHash) -> u32 {
+        let shard = self.shard(key).lock();
+        let entries = shard.keys.get(&key).into_iter().flat_map(|of_key| &of_key.entries);
+        let holders: BTreeSet<&NodeId> = entries.map(|entry| &entry.holder.node).collect();
+        u32::try_from(holders.len()).unwrap_or(u32::MAX)
     }
 
     /// When nothing of what is granted of this key now is outstanding any more, unless it is given

@@ -285,12 +285,13 @@ impl Decider {
             let leased = node.store.check_leased_if(counters, hits, None, &[], now, owns)?;
             return Some((leased.verdicts, None));
         }
+        let beside = to.map_or(0, |(holder, _)| self.holders_beside(holder, limits));
         let (unknown, since) = self.unknown_grants(*scope, now);
         let owns = || self.decides_since(*scope, token, since);
         let charged = grant_ledger.enter(counters, to, now, |has_room, outstanding| {
             let holder = to.map(|(holder, _)| holder).filter(|_| has_room);
             let ask = ask.zip(holder).map(|(GrantAsk { wanted, held, shortest }, holder)| {
-                let (divisor, terms) = self.grant_bounds(*scope, holder, shortest);
+                let (divisor, terms) = self.grant_bounds(*scope, holder, beside, shortest);
                 Ask { wanted, held, divisor, terms, shortest }
             });
             let outstanding = unknown.beside(counters, outstanding);
@@ -370,10 +371,24 @@ impl Decider {
         }
     }
 
+    /// The nodes that hold hits of the key while `holder`, an edge, asks for some: there may be a
+    /// thousand edges, of which few use a key.
+    fn holders_beside(&self, holder: &Holder, limits: &Limits) -> u32 {
+        let Shared { node, grant_ledger, .. } = &*self.shared;
+        let is_member = node.topology.load().view.get(&holder.node).is_some();
+        limits.key().filter(|_| !is_member).map_or(0, |key| grant_ledger.holders(key))
+    }
+
     /// Of what is left of a limit `holder` may hold one part in so many, [`PARTS_PER_NODE`] for
-    /// each node of its region, and for how long. Where regions share no limits a global one has
-    /// holders in all of them.
-    fn grant_bounds(&self, scope: Scope, holder: &Holder, shortest: Span) -> (u32, Terms) {
+    /// each node of its region and those that are `beside` them, and for how long. Where regions
+    /// share no limits a global one has holders in all of them.
+    fn grant_bounds(
+        &self,
+        scope: Scope,
+        holder: &Holder,
+        beside: u32,
+        shortest: Span,
+    ) -> (u32, Terms) {
         let topology = self.shared.node.topology.load();
         let member = topology.view.get(&holder.node);
         let region = member.map_or(&topology.region, |member| &member.region);
@@ -384,6 +399,6 @@ impl Decider {
             u32::try_from(topology.view.owners().count()).unwrap_or(u32::MAX)
         };
         let terms = if *region == topology.region { NEAR_TERMS } else { far_terms(shortest) };
-        (nodes.max(1).saturating_mul(PARTS_PER_NODE), terms)
+        (nodes.saturating_add(beside).max(1).saturating_mul(PARTS_PER_NODE), terms)
     }
 }

@@ -44,11 +44,14 @@ use tidegate_limiter::units::{Hits, Span, Timestamp};
 const SLOTS: usize = 16_384;
 /// Entries per slot: one per unit, for requests that carry limits of every unit.
 const WAYS: usize = 8;
-/// Longest time that a refusal is used without another forward.
 const TTL_MAX: Span = Span::from_secs(60);
+/// At an edge, which is not told when hits are given back: an owner would have to tell a thousand.
+const EDGE_TTL_MAX: Span = Span::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct NegativeCache {
+    /// Longest time that a refusal is used without another forward.
+    ttl_max: Span,
     slots: Box<[Mutex<Slot>]>,
     /// Entries in all slots; while there are none, a look-up costs one load.
     len: AtomicUsize,
@@ -77,6 +80,11 @@ struct Entry {
 }
 
 impl NegativeCache {
+    /// That of an edge.
+    pub(super) fn at_edge() -> Self {
+        Self { ttl_max: EDGE_TTL_MAX, ..Self::default() }
+    }
+
     /// The verdicts at `now` if a cached refusal covers these counters and hits.
     pub(super) fn recall(
         &self,
@@ -114,7 +122,7 @@ impl NegativeCache {
         checked: Timestamp,
     ) {
         let Some(wait) = shortest_wait(verdicts).filter(|_| hits.charge() > 0) else { return };
-        self.put(ticket, counters, hits, verdicts, checked, wait.min(TTL_MAX));
+        self.put(ticket, counters, hits, verdicts, checked, wait.min(self.ttl_max));
     }
 
     /// The verdicts at `now` if a fixed window of these counters is cached and has not ended. Not
@@ -221,7 +229,7 @@ impl Entry {
 impl Default for NegativeCache {
     fn default() -> Self {
         let slots = std::iter::repeat_with(Mutex::default).take(SLOTS).collect();
-        Self { slots, len: AtomicUsize::new(0) }
+        Self { ttl_max: TTL_MAX, slots, len: AtomicUsize::new(0) }
     }
 }
 
@@ -334,6 +342,16 @@ mod tests {
         assert!(cache.recall(&counters, Hits::new(3), last).is_some());
         assert_eq!(cache.recall(&counters, Hits::new(3), at(40)), None);
         assert_eq!(cache.len.load(Ordering::Relaxed), 0, "ended entries are removed");
+    }
+
+    #[test]
+    fn an_edge_asks_again_after_a_tenth_of_a_second() {
+        let (cache, counters) = (NegativeCache::at_edge(), [counter(7, 1, 10)]);
+        let verdicts = Verdicts::from_iter([verdict(wait(40))]);
+        cache.insert(cache.ticket(7), &counters, Hits::new(3), &verdicts, CHECKED);
+        let after = |ms| CHECKED.plus(Span::from_millis(ms));
+        assert!(cache.recall(&counters, Hits::new(3), after(99)).is_some());
+        assert_eq!(cache.recall(&counters, Hits::new(3), after(100)), None);
     }
 
     #[test]

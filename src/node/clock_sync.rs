@@ -202,6 +202,47 @@ impl ClockSync {
         }
     }
 
+    /// Follows the decision clocks of the cores of this edge's region until `stop`, and allows
+    /// decisions once it has. It is no voice in what the time is: with a clock in use it goes on
+    /// from where it is while it hears none.
+    pub(super) async fn run_at_edge(
+        self: Arc<Self>,
+        mesh: Arc<Mesh>,
+        region: String,
+        stop: CancellationToken,
+    ) {
+        let mut ticks = interval(INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+            let me = mesh.node().clone();
+            let offsets = self.measure(&mesh.peers(), None, &me, &region);
+            self.follow(&offsets);
+        }
+    }
+
+    fn follow(&self, offsets: &Offsets) {
+        let own = self.decision_clock().map(|own| signed_difference(own, self.clock.system()));
+        let before = self.skew();
+        let skew = Skew::of(&offsets.system, self.max, own);
+        *self.skew.lock() = skew;
+        if (before.is_beyond, before.is_split) != (skew.is_beyond, skew.is_split) {
+            log_change(skew, self.max);
+        }
+        let Some(common) = skew::lower_median(&offsets.in_region) else { return };
+        let common = skew::beyond(common, self.max);
+        match own {
+            None if offsets.is_all => {
+                self.step(common, true);
+                self.put_in_use();
+            }
+            // A clock in use never goes back.
+            Some(own) if common > own && common.abs_diff(own) > self.max.as_nanos() => {
+                self.step(common, true);
+            }
+            _ => self.clock.slew(common),
+        }
+    }
+
     /// The clocks of `peers`; with `map` only those of members.
     fn measure(
         &self,
@@ -454,6 +495,27 @@ mod tests {
 
     fn offsets(system: &[i64], is_all: bool) -> Offsets {
         Offsets { system: system.to_vec(), is_all, ..Offsets::default() }
+    }
+
+    #[test]
+    fn an_edge_follows_the_clocks_that_decide_in_its_region() {
+        let (clock, clock_sync) = clock_sync();
+        let decided = |in_region: &[i64], is_all| Offsets {
+            in_region: in_region.to_vec(),
+            ..offsets(&[0, 0], is_all)
+        };
+        clock_sync.follow(&decided(&[], true));
+        assert!(clock_sync.decision_clock().is_none(), "no core decides yet");
+        clock_sync.follow(&decided(&[-30 * S], false));
+        assert!(clock_sync.decision_clock().is_none(), "not all are measured");
+        clock_sync.follow(&decided(&[-30 * S, -31 * S], true));
+        assert_eq!((recorded(&clock).0, clock_sync.decision_clock()), (-31 * S, Some(START)));
+        clock_sync.follow(&decided(&[-90 * S], true));
+        assert_eq!(recorded(&clock), (-31 * S, -90 * S), "it goes back slowly");
+        clock_sync.follow(&decided(&[60 * S], true));
+        assert_eq!(recorded(&clock).0, 60 * S, "and ahead at once");
+        clock_sync.follow(&decided(&[], true));
+        assert_eq!(recorded(&clock).1, 60 * S, "alone it goes on");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tidegate_cluster::consensus::{self, Founders, Saved, founding};
+use tidegate_cluster::edge::{Publisher, Sources};
 use tidegate_cluster::environment::{Clock, Environment};
 use tidegate_cluster::global::{self, Global};
 use tidegate_cluster::gossip::{self, Gossip};
@@ -19,7 +20,7 @@ use tidegate_cluster::membership::{self, Membership};
 use tidegate_cluster::mesh::wire::{Group, SharedSettings};
 use tidegate_cluster::mesh::{self, Mesh, PING_INTERVAL};
 use tidegate_cluster::ownership::{Driver, Ownership, driver};
-use tidegate_cluster::pki::Identity;
+use tidegate_cluster::pki::{Identity, Role};
 use tidegate_cluster::replication::{self, Replicator};
 use tidegate_cluster::sync::{self, Synchroniser};
 use tidegate_limiter::engine::AHEAD_MAX;
@@ -37,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::clock_sync::ClockSync;
 use super::durable;
+use super::edge::Edge;
 use super::error::Failed;
 use super::handover::{self, GivenUp, Limits};
 use super::join::{Joined, until_agreed, until_joined, until_member, until_settled};
@@ -79,8 +81,10 @@ pub struct Core {
     pub clock: Arc<dyn Clock>,
     /// The rings in force.
     pub topology: Arc<ArcSwap<Topology>>,
-    /// The connection to peers; `None` for a standalone node.
+    /// The connection to peers; `None` for a standalone node and for an edge.
     pub joined: Option<Joined>,
+    /// The connection to cores, of an edge.
+    pub edge: Option<Edge>,
     /// Writes counts of long windows to disk; `None` without `node.data_dir`.
     pub(super) snapshot_task: Option<SnapshotTask>,
     /// Compares the decision clock with those of the peers.
@@ -151,10 +155,10 @@ impl Core {
             },
             clock: clock.clone(),
         };
-        let (joined, tasks) = match (identity, config.cluster.listen) {
+        let is_edge = identity.as_ref().is_some_and(|identity| identity.role == Role::Edge);
+        let (joined, edge, tasks) = match (identity, config.cluster.listen) {
             (Some(identity), Some(listen)) => {
                 let saved = saved(&local.incarnation, &environment).await?;
-                let global = saved_global(&config, &saved, &environment).await?;
                 let options = mesh::Options {
                     cluster: config.cluster.name.clone(),
                     incarnation: incarnation.clone(),
@@ -171,22 +175,37 @@ impl Core {
                 };
                 let bound = Mesh::bind(options, &identity, &environment).await;
                 let (mesh, tasks) = bound.map_err(mesh_error)?;
-                let rule_book = book.load().fingerprint();
-                let own = Member { addr: mesh.advertise, rule_book, http, ..own };
-                let records = (saved, global);
-                let joined = connect(&config, &local, mesh, records, &environment, own)?;
-                (Some(joined), Some(tasks))
+                if is_edge {
+                    let synchroniser = synchroniser(&config, &local);
+                    let (birth, environment) = (saved.birth, &environment);
+                    let edge = Edge::new(&config, &local, mesh, birth, synchroniser, environment);
+                    (None, Some(edge), Some(tasks))
+                } else {
+                    let global = saved_global(&config, &saved, &environment).await?;
+                    let rule_book = book.load().fingerprint();
+                    let own = Member { addr: mesh.advertise, rule_book, http, ..own };
+                    let records = (saved, global);
+                    let joined = connect(&config, &local, mesh, records, &environment, own)?;
+                    (Some(joined), None, Some(tasks))
+                }
             }
-            _ => (None, None),
+            _ => (None, None, None),
         };
-        if joined.is_none() {
+        if joined.is_none() && edge.is_none() {
             fold_alone(&store, &incarnation, clock.now());
         }
-        let peers = joined.as_ref().map(|joined: &Joined| decide::Peers {
+        let of_core = joined.as_ref().map(|joined: &Joined| decide::Peers {
             mesh: joined.mesh.clone(),
             synchroniser: joined.synchroniser.clone(),
             replicator: joined.replicator.clone(),
         });
+        let of_edge = edge.as_ref().map(|edge| decide::Peers {
+            mesh: edge.mesh.clone(),
+            synchroniser: edge.synchroniser.clone(),
+            // It does not run: an edge has nothing to copy, and nothing is confirmed here.
+            replicator: replicator(&config, &local, edge.mesh.clone()),
+        });
+        let peers = of_core.or(of_edge);
         let throttle_rule = Rule::of_clients(
             config.resp.mode.unwrap_or(config.defaults.mode),
             config.defaults.on_unavailable,
@@ -219,6 +238,7 @@ impl Core {
             ownership: local.ownership.clone(),
             topology: local.topology.clone(),
             joined,
+            edge,
             snapshot_task,
             clock,
             handover_timeout: config.cluster.handover_timeout.to_std(),
@@ -247,8 +267,14 @@ impl Core {
             // from there.
             running.spawn(self.once_in_use(false, stop.clone(), writes));
         }
-        if let (Some(joined), Some(tasks)) = (&self.joined, tasks) {
-            self.spawn_joined(joined.clone(), tasks, &stop, &mut running);
+        match (&self.joined, &self.edge, tasks) {
+            (Some(joined), _, Some(tasks)) => {
+                self.spawn_joined(joined.clone(), tasks, &stop, &mut running);
+            }
+            (None, Some(edge), Some(tasks)) => {
+                edge.spawn(&self, &self.time, tasks, &stop, &mut running);
+            }
+            _ => {}
         }
         while let Some(ended) = running.join_next().await {
             match ended {
@@ -280,8 +306,8 @@ impl Core {
     ///
     /// Why not everything was handed over.
     pub async fn leave_with(&self, patience: Duration) -> Result<(), GivenUp> {
-        let Some(joined) = &self.joined else { return Ok(()) };
         self.decider.give_all_back();
+        let Some(joined) = &self.joined else { return Ok(()) };
         let decided = self.ownership.owned_ranges().decides.clone();
         joined.gossip.publish(|own| own.state = MemberState::Draining);
         joined.membership.leave(false);
@@ -307,6 +333,12 @@ impl Core {
             );
         }
         handed_over
+    }
+
+    /// The connection to other nodes; `None` for a standalone node.
+    pub fn mesh(&self) -> Option<&Arc<Mesh>> {
+        let of_core = self.joined.as_ref().map(|joined| &joined.mesh);
+        of_core.or_else(|| self.edge.as_ref().map(|edge| &edge.mesh))
     }
 
     /// How far this node's clock is from the members' median.
@@ -362,9 +394,19 @@ impl Core {
         stop: &CancellationToken,
         running: &mut JoinSet<()>,
     ) {
+        let publisher = Arc::<Publisher>::default();
+        let sources = Sources {
+            maps: joined.membership.maps(),
+            global_maps: joined.global.as_ref().map(|global| global.membership.maps()),
+            views: joined.gossip.views(),
+            ownership: self.ownership.clone(),
+            driver: joined.ownership_driver.clone(),
+        };
+        running.spawn(publisher.clone().run(sources, joined.mesh.clone(), stop.clone()));
         let service = Arc::new(PeerService {
             decider: self.decider.clone(),
             joined: joined.clone(),
+            publisher,
             clock: self.clock.clone(),
             clock_sync: self.time.clone(),
         });
@@ -417,7 +459,7 @@ fn connect(
     environment: &Environment,
     own: Member,
 ) -> Result<Joined, UserError> {
-    let LocalNode { incarnation, store, topology, ownership, clock, .. } = local;
+    let LocalNode { incarnation, store, topology, ownership, .. } = local;
     let [start, random] = [random(environment)?, random(environment)?];
     let start = u64::try_from(start >> 64).unwrap_or_default();
     let (region, cluster) = (&config.node.region, &config.cluster);
@@ -432,17 +474,7 @@ fn connect(
         environment.net.clone(),
         own,
     );
-    let synchroniser = Synchroniser::new(
-        sync::Options {
-            interval: cluster.sync_interval.to_std(),
-            region_interval: cluster.region_sync_interval.to_std(),
-            ahead_max: ahead_max(cluster.max_skew),
-        },
-        store.clone(),
-        topology.clone(),
-        incarnation.clone(),
-        clock.clone(),
-    );
+    let synchroniser = synchroniser(config, local);
     let ownership_driver = Driver::new(
         driver::Options {
             me: saved.identity(),
@@ -466,17 +498,7 @@ fn connect(
         environment.disk.clone(),
         mesh.clone(),
     );
-    let replicator = Replicator::new(
-        replication::Options {
-            interval: cluster.replication_interval.to_std(),
-            replicas: usize::try_from(cluster.replicas).unwrap_or(usize::MAX),
-            ahead_max: ahead_max(cluster.max_skew),
-        },
-        store.clone(),
-        topology.clone(),
-        clock.clone(),
-        mesh.clone(),
-    );
+    let replicator = replicator(config, local, mesh.clone());
     let global = saved_global.map(|saved| {
         let membership = Membership::new(
             global_options(config, start, random),
@@ -506,6 +528,29 @@ fn connect(
         is_agreed: CancellationToken::new(),
         malformed: Arc::default(),
     })
+}
+
+fn synchroniser(config: &Config, local: &LocalNode) -> Arc<Synchroniser> {
+    let LocalNode { incarnation, store, topology, clock, .. } = local;
+    let cluster = &config.cluster;
+    let options = sync::Options {
+        interval: cluster.sync_interval.to_std(),
+        region_interval: cluster.region_sync_interval.to_std(),
+        ahead_max: ahead_max(cluster.max_skew),
+    };
+    let (incarnation, clock) = (incarnation.clone(), clock.clone());
+    Synchroniser::new(options, store.clone(), topology.clone(), incarnation, clock)
+}
+
+fn replicator(config: &Config, local: &LocalNode, mesh: Arc<Mesh>) -> Arc<Replicator> {
+    let LocalNode { store, topology, clock, .. } = local;
+    let cluster = &config.cluster;
+    let options = replication::Options {
+        interval: cluster.replication_interval.to_std(),
+        replicas: usize::try_from(cluster.replicas).unwrap_or(usize::MAX),
+        ahead_max: ahead_max(cluster.max_skew),
+    };
+    Replicator::new(options, store.clone(), topology.clone(), clock.clone(), mesh)
 }
 
 fn membership_options(

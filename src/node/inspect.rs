@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use tidegate_cluster::mesh::Peer;
+use tidegate_cluster::mesh::{EDGES_MAX, Peer};
 use tidegate_cluster::pki;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::policy::{Mode, Scope};
@@ -20,9 +20,9 @@ use super::members;
 use super::rulebook::RuleBook;
 use crate::admin::Inspect;
 use crate::admin::report::{
-    CertificateReport, ClockReport, MemberReport, MemberState, MembersReport, NodeReport, OwnerOf,
-    OwnerReport, OwnershipReport, RULES_MAX, RegionsReport, RuleBookReport, RuleReport,
-    StatusReport, StoreReport,
+    CertificateReport, ClockReport, EDGES_SHOWN_MAX, EdgeReport, EdgesReport, FollowsReport,
+    MemberReport, MemberState, MembersReport, NodeReport, OwnerOf, OwnerReport, OwnershipReport,
+    RULES_MAX, RegionsReport, RuleBookReport, RuleReport, StatusReport, StoreReport,
 };
 use crate::config::Config;
 use crate::decide::regions_sharing;
@@ -44,7 +44,8 @@ impl Inspect for View {
     fn status(&self) -> StatusReport {
         let topology = self.core.topology.load();
         let book = self.core.book.load();
-        let peers = self.core.joined.as_ref().map(|joined| joined.mesh.peers()).unwrap_or_default();
+        let peers = self.core.mesh().map(|mesh| mesh.peers()).unwrap_or_default();
+        let is_edge = self.core.edge.is_some();
         let fingerprint = book.fingerprint();
         let stats = self.core.store.stats();
         let members = topology.view.members();
@@ -54,6 +55,7 @@ impl Inspect for View {
                 id: topology.me.to_string(),
                 region: topology.region.clone(),
                 zone: self.config.node.zone.clone(),
+                role: self.config.node.role.name().to_owned(),
                 generation: self.core.incarnation.generation().0,
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 uptime_s: self.start.elapsed().as_secs(),
@@ -69,10 +71,13 @@ impl Inspect for View {
                     let is_silent = silent.contains(&member.id);
                     let peer = peer.map(|peer| (&**peer, peer.offset_ns(&*self.core.clock)));
                     let report = report(member, peer, &topology, fingerprint);
-                    if is_silent {
-                        MemberReport { state: MemberState::Down, ..report }
-                    } else {
-                        report
+                    match report.state {
+                        _ if is_silent => MemberReport { state: MemberState::Down, ..report },
+                        // An edge is connected to those that it uses.
+                        MemberState::Joining if is_edge => {
+                            MemberReport { state: MemberState::Up, ..report }
+                        }
+                        _ => report,
                     }
                 })
                 .collect(),
@@ -90,6 +95,8 @@ impl Inspect for View {
                 shared: stats.overflowed,
                 refused: stats.refused,
             },
+            edges: edges(&self.core),
+            follows: follows(&self.core),
             ownership: ownership(&self.core),
             clock: ClockReport {
                 median_ms: self.core.skew().median_ns / 1_000_000,
@@ -159,7 +166,7 @@ impl Inspect for View {
 impl View {
     /// `None` for a standalone node.
     fn certificate(&self) -> Option<CertificateReport> {
-        let mesh = &self.core.joined.as_ref()?.mesh;
+        let mesh = self.core.mesh()?;
         let identity = mesh.identity();
         let (now, status) = (self.core.clock.system(), self.certificates.status());
         let until = identity.validity.not_after;
@@ -230,7 +237,30 @@ fn report(
     }
 }
 
-/// `None` for a standalone node.
+/// `None` unless it is a core of a cluster.
+fn edges(core: &Core) -> Option<EdgesReport> {
+    let connected = core.joined.as_ref()?.mesh.edges();
+    let report = |edge: &Arc<Peer>| EdgeReport {
+        id: edge.id.to_string(),
+        region: edge.region.clone(),
+        is_up: !edge.is_unreachable(),
+    };
+    Some(EdgesReport {
+        connected: connected.len(),
+        connected_max: EDGES_MAX,
+        in_region: core.topology.load().edges,
+        first: connected.iter().take(EDGES_SHOWN_MAX).map(report).collect(),
+    })
+}
+
+/// `None` unless it is an edge.
+fn follows(core: &Core) -> Option<FollowsReport> {
+    let homes = core.edge.as_ref()?.follower.homes();
+    let cores = homes.iter().map(ToString::to_string).collect();
+    Some(FollowsReport { cores, is_cut_off: !core.ownership.has_lease() })
+}
+
+/// `None` for a standalone node, and for an edge.
 fn ownership(core: &Core) -> Option<OwnershipReport> {
     let lost = core.joined.as_ref()?.ownership_driver.lost_voters();
     let epoch = core.ownership.owned_ranges().epoch;

@@ -1,6 +1,7 @@
 //! The cluster map in force, for `tidegate members`, and the global one, for `tidegate regions`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tidegate_limiter::units::Span;
 use tidegate_ownership::cluster_map::{Epoch, Identity, MapMember, MapState, Voters};
@@ -17,6 +18,11 @@ const HEARD_WITHIN: Span = Span::from_secs(2);
 /// The map by which `core` decides, with what it observes of the members.
 pub(super) fn report(core: &Core) -> MembersReport {
     let topology = core.topology.load();
+    let followed = || {
+        let map = core.edge.as_ref()?.follower.map();
+        // An edge hears no members; whom it follows is in its status.
+        (map.epoch > Epoch(0)).then(|| of(&map, &BTreeMap::new()))
+    };
     let map = core.joined.as_ref().and_then(|joined| {
         let map = joined.ownership_driver.map();
         let heard = joined.ownership_driver.heard();
@@ -34,8 +40,8 @@ pub(super) fn report(core: &Core) -> MembersReport {
     MembersReport {
         node: topology.me.to_string(),
         region: topology.region.clone(),
-        is_standalone: core.joined.is_none(),
-        map,
+        is_standalone: core.mesh().is_none(),
+        map: map.or_else(followed),
     }
 }
 
@@ -64,7 +70,11 @@ pub(super) fn regions(core: &Core) -> RegionsReport {
 }
 
 pub(super) fn cluster_id(core: &Core) -> Option<String> {
-    let map = core.joined.as_ref()?.ownership_driver.map();
+    let map = match (&core.joined, &core.edge) {
+        (Some(joined), _) => joined.ownership_driver.map(),
+        (None, Some(edge)) => Arc::new(edge.follower.map()),
+        (None, None) => return None,
+    };
     (map.epoch > Epoch(0)).then(|| map.cluster.to_string())
 }
 

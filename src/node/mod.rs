@@ -10,6 +10,7 @@ mod clock;
 mod clock_sync;
 mod core;
 mod durable;
+mod edge;
 mod error;
 mod handover;
 mod inspect;
@@ -40,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::blocked::BlockedView;
 pub use self::core::{Core, Setup};
+pub use self::edge::Edge;
 pub use self::error::{Error, Failed};
 pub use self::handover::GivenUp;
 use self::inspect::View;
@@ -52,7 +54,7 @@ pub use self::skew::Skew;
 pub use self::system::{SystemClock, system_environment};
 use crate::admin::DrainReport;
 use crate::compat::envoy_ratelimit::statistics::statsd::StatsdExporter;
-use crate::config::{Config, UserError};
+use crate::config::{self, Config, UserError};
 use crate::front::proxy::{AccessLog, ServerTls};
 use crate::front::rls;
 use crate::front::tls::Tls;
@@ -80,7 +82,8 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     }
     let node = NodeId::new(&config.node.id)
         .map_err(|error| UserError::new(format!("node.id: {error}"), "set TIDEGATE_NODE__ID"))?;
-    let bearer = Bearer { node: node.as_str(), region: &config.node.region };
+    let config::Node { region, role, .. } = &config.node;
+    let bearer = Bearer { node: node.as_str(), region, role: *role };
     let identity = match config.cluster.listen {
         Some(_) => Some(pki::load(&config.tls, bearer, environment.clock.system())?),
         None => None,
@@ -139,10 +142,10 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     for reloader in [grpc_reloader, proxy_reloader].into_iter().flatten() {
         tasks.spawn(reloader.run(stop_node.clone()).map(Ok));
     }
-    if let Some(joined) = &core.joined {
+    if let Some(mesh) = core.mesh() {
         let watcher = certificates::Watcher {
             tls: config.tls.clone(),
-            mesh: joined.mesh.clone(),
+            mesh: mesh.clone(),
             clock: core.clock.clone(),
             secret: core.hasher.fingerprint(),
             handle: certificates,

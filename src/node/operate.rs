@@ -46,7 +46,10 @@ impl View {
     fn membership(&self) -> Result<&Arc<Membership>, Refusal> {
         let joined = self.core.joined.as_ref();
         joined.map(|joined| &joined.membership).ok_or_else(|| {
-            let text = "this is a standalone node; set cluster.listen to run it in a cluster";
+            let text = match self.core.edge {
+                Some(_) => "this is an edge, which is in no cluster map; ask a core",
+                None => "this is a standalone node; set cluster.listen to run it in a cluster",
+            };
             Refusal::Conflict(text.to_owned())
         })
     }

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tidegate_cluster::mesh::Mesh;
+use tidegate_cluster::sync::Synchroniser;
 use tidegate_limiter::units::Timestamp;
 
 use super::core::Core;
+use super::edge::Edge;
 use super::join::Joined;
 use super::rulebook::RuleBook;
 use super::system::SystemClock;
@@ -106,10 +109,20 @@ impl NodeProbes {
             }
             readings.add(names::CLOCK_ERROR_MS, clock.error() / 1_000_000);
             if let Some(joined) = &core.joined {
-                cluster(&core, joined, &mut readings);
-                certificate(&core, joined, &certificates.status(), &mut readings);
+                let Joined { mesh, synchroniser, malformed, .. } = joined;
+                cluster(&core, mesh, synchroniser, malformed, &mut readings);
+                readings.add(names::EDGES, joined.mesh.edges().len() as u64);
+                readings.add(names::STATES_REJECTED, read(&joined.replicator.counters.refused));
+                certificate(&core, &joined.mesh, &certificates.status(), &mut readings);
                 replication(joined, &mut readings);
                 ownership(&core, joined, &mut readings);
+            }
+            if let Some(edge) = &core.edge {
+                let Edge { mesh, synchroniser, malformed, .. } = edge;
+                cluster(&core, mesh, synchroniser, malformed, &mut readings);
+                readings.add(names::EDGE_FOLLOWS, edge.follower.homes().len() as u64);
+                readings.add(names::EDGE_CUT_OFF, !core.ownership.has_lease());
+                certificate(&core, &edge.mesh, &certificates.status(), &mut readings);
             }
             readings
         });
@@ -220,13 +233,20 @@ fn storage(status: &Status, readings: &mut Readings) {
     readings.add(names::STORAGE_FAILED, status.failed);
 }
 
-fn cluster(core: &Core, joined: &Joined, readings: &mut Readings) {
+/// What a core and an edge have in common.
+fn cluster(
+    core: &Core,
+    mesh: &Mesh,
+    synchroniser: &Synchroniser,
+    malformed: &AtomicU64,
+    readings: &mut Readings,
+) {
     let members = core.topology.load().view.members().len();
-    let peers = joined.mesh.peers();
+    let peers = mesh.peers();
     let offset =
         peers.iter().map(|peer| peer.offset_ns(&*core.clock).unsigned_abs()).max().unwrap_or(0);
-    let mesh = &joined.mesh.counters;
-    let sync = &joined.synchroniser.counters;
+    let mesh = &mesh.counters;
+    let sync = &synchroniser.counters;
 
     readings.add(names::MEMBERS, members as u64);
     readings.add(names::RULE_BOOK_AGREES, core.rule_books_agree());
@@ -249,8 +269,7 @@ fn cluster(core: &Core, joined: &Joined, readings: &mut Readings) {
     readings.add_each(names::MESH_SENT_MESSAGES, "kind", messages);
     let bytes = sent.map(|(kind, _, bytes)| (kind.name(), bytes));
     readings.add_each(names::MESH_SENT_BYTES, "kind", bytes);
-    readings.add(names::MESH_MALFORMED, read(&joined.malformed));
-    readings.add(names::STATES_REJECTED, read(&joined.replicator.counters.refused));
+    readings.add(names::MESH_MALFORMED, read(malformed));
     readings.add(names::SYNC_ANNOUNCEMENTS, read(&sync.announcements));
     readings.add(names::SYNC_FAILED, read(&sync.failed));
     let keys = [
@@ -267,18 +286,13 @@ fn blocked_sources(sources: &BlockedSources, now: Timestamp, readings: &mut Read
     readings.add(names::SOURCES_UNWATCHED, read(&sources.counters.unwatched));
 }
 
-fn certificate(
-    core: &Core,
-    joined: &Joined,
-    status: &certificates::Status,
-    readings: &mut Readings,
-) {
-    let left = joined.mesh.identity().validity.not_after.since(core.clock.system());
+fn certificate(core: &Core, mesh: &Mesh, status: &certificates::Status, readings: &mut Readings) {
+    let left = mesh.identity().validity.not_after.since(core.clock.system());
     readings.add(names::CERTIFICATE_EXPIRES, left.as_nanos() / 1_000_000_000);
     readings.add(names::CERTIFICATE_OK, status.problem.is_none());
     let loads = [("ok", status.loads_ok), ("failed", status.loads_failed)];
     readings.add_each(names::CERTIFICATE_LOADS, "outcome", loads);
-    readings.add(names::MESH_UNTRUSTED, read(&joined.mesh.counters.untrusted));
+    readings.add(names::MESH_UNTRUSTED, read(&mesh.counters.untrusted));
 }
 
 fn replication(joined: &Joined, readings: &mut Readings) {

@@ -62,21 +62,26 @@ impl Readiness {
         let cluster = core.joined.as_ref();
         let has_gossip = cluster.is_none_or(|cluster| *cluster.gossip.running().borrow());
         health.set(GOSSIP, (!has_gossip).then_some("gossip is restarting"));
-        if cluster.is_none_or(|cluster| cluster.is_member.is_cancelled()) {
+        let is_open = core.edge.as_ref().is_none_or(|edge| edge.is_open.is_cancelled());
+        if is_open && cluster.is_none_or(|cluster| cluster.is_member.is_cancelled()) {
             joined.cancel();
         }
         let has_joined = joined.is_cancelled();
         health.set(RULES, rules.lacks().as_deref());
         // Red on the minority side of a partition. The failure of other nodes alone does not turn a
         // node red.
-        let has_quorum = core.ownership.has_lease() || !has_joined;
+        // Nor does that of all cores an edge: its service would go down with them.
+        let has_quorum = core.ownership.has_lease() || !has_joined || core.edge.is_some();
         let reason = "no majority of the voters grants this node a lease";
         health.set(QUORUM, (!has_quorum).then_some(reason));
         let is_agreed = cluster.is_none_or(|cluster| cluster.is_agreed.is_cancelled());
         let reason = "the regions agree on voters in place of those that restarted; wait until \
                       then before the next restart";
         health.set(REGIONS, (has_joined && !is_agreed).then_some(reason));
-        let reason = "this node is no member of a cluster yet";
+        let reason = match core.edge {
+            Some(_) => "no core has told this edge where keys are decided yet",
+            None => "this node is no member of a cluster yet",
+        };
         if health.set(JOIN, (!has_joined).then_some(reason)) && has_joined {
             tracing::info!("listening on {}", self.opens);
         }

@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tidegate_cluster::edge::Publisher;
 use tidegate_cluster::environment::Clock;
 use tidegate_cluster::mesh::wire::{
-    Call, Check, CombinedCheck, Digest, GrantAsk, Group, PingStatus, PongStatus, Reply,
+    Call, Check, CombinedCheck, Digest, EdgeCall, GrantAsk, Group, PingStatus, PongStatus, Reply,
+    SyncRole,
 };
 use tidegate_cluster::mesh::{Peer, Service, ServiceReply};
+use tidegate_cluster::pki::Role;
 use tidegate_cluster::replication;
 use tidegate_limiter::units::Hits;
 use tidegate_ownership::autopilot::COMPLAINTS_MAX;
@@ -23,14 +26,27 @@ use crate::decide::Decider;
 pub(super) struct PeerService {
     pub(super) decider: Decider,
     pub(super) joined: Joined,
+    pub(super) publisher: Arc<Publisher>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) clock_sync: Arc<ClockSync>,
 }
 
 impl Service for PeerService {
     fn handle_call(&self, from: &Peer, call: Call) -> ServiceReply {
-        let Joined { ownership_driver: driver, membership, .. } = &self.joined;
+        let Joined { ownership_driver: driver, membership, mesh, .. } = &self.joined;
+        if !may_send(from.role, &call) {
+            return ServiceReply::Ready(self.noted(from, Reply::Malformed));
+        }
         let reply = match call {
+            Call::Ping { .. } if from.role == Role::Edge => {
+                let (clock, status) = (self.clock.system(), driver.pong_to_edge());
+                Reply::Pong { clock, decision_clock: self.clock_sync.decision_clock(), status }
+            }
+            Call::Edge(EdgeCall::Follow { revision }) => {
+                self.publisher.follow_received(from, revision, mesh);
+                Reply::Done
+            }
+            Call::Edge(EdgeCall::Cluster(_)) => Reply::Malformed,
             Call::Ping { status, .. } => self.ping(from, status),
             Call::Handoff(handoff) => Reply::Handoff(driver.handoff_received(from, handoff)),
             Call::Digests(digests) => return self.compare_digests(from, digests),
@@ -80,11 +96,18 @@ impl Service for PeerService {
     }
 
     fn ping_interval(&self, peer: &Peer) -> Duration {
+        if peer.role == Role::Edge {
+            return EDGE_PING_INTERVAL;
+        }
         self.joined.ownership_driver.ping_interval(peer)
     }
 
     fn ping_status(&self, peer: &Peer) -> PingStatus {
         let Joined { ownership_driver, synchroniser, .. } = &self.joined;
+        if peer.role == Role::Edge {
+            // It has no use for it.
+            return PingStatus::default();
+        }
         let mut status = ownership_driver.ping_status(peer);
         status.complaints.pushed = synchroniser.pushed(status.cluster);
         status
@@ -92,6 +115,9 @@ impl Service for PeerService {
 
     fn pong_received(&self, from: &Peer, reading: ClockReading, status: PongStatus) {
         let Joined { membership, ownership_driver, .. } = &self.joined;
+        if from.role == Role::Edge {
+            return;
+        }
         membership.peer_seen(from, status.cluster, status.epoch, Some(status.report));
         ownership_driver.pong_received(from, reading, status);
     }
@@ -99,6 +125,25 @@ impl Service for PeerService {
     fn malformed(&self, from: &NodeId) {
         self.joined.malformed.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(peer = %from, "peer sent a malformed message");
+    }
+}
+
+/// How often an edge is pinged that is not called: it pings this node.
+const EDGE_PING_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Whether a node of this role may send the call. An edge has no say in what other nodes hold, or
+/// who they are.
+fn may_send(role: Role, call: &Call) -> bool {
+    match call {
+        Call::Ping { .. }
+        | Call::Check(_)
+        | Call::CombinedCheck(_)
+        | Call::GiveBack(_)
+        | Call::Reserve(_)
+        | Call::Commit(_) => true,
+        Call::Sync(sync) => role == Role::Core || sync.role == SyncRole::Node,
+        Call::Edge(_) => role == Role::Edge,
+        _ => role == Role::Core,
     }
 }
 

@@ -97,6 +97,10 @@ pub const OVERRIDES_IGNORED: Metric =
 
 pub const MESH_CALLS: Metric = counter("mesh_calls", "Calls to peers: sent, timed out, not sent");
 pub const MESH_PEERS_UP: Metric = gauge("mesh_peers_up", "Connected peers");
+pub const EDGES: Metric = gauge("edges", "Edges that are connected to this core");
+pub const EDGE_FOLLOWS: Metric = gauge("edge_follows", "Cores that this edge follows");
+pub const EDGE_CUT_OFF: Metric =
+    gauge("edge_cut_off", "1 while no core answers this edge: on_unavailable answers for owners");
 pub const MESH_ADMITTED: Metric = counter("mesh_admitted", "Hellos of peers accepted");
 pub const MESH_REFUSED: Metric =
     counter("mesh_refused", "Connections refused in handshake or hello");

@@ -15,7 +15,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tidegate_cluster::environment::Clock;
 use tidegate_cluster::mesh::Mesh;
-use tidegate_cluster::pki::{self, Bearer, Identity, Tls};
+use tidegate_cluster::pki::{self, Identity, Tls};
 use tidegate_limiter::store::KeyHasher;
 use tidegate_limiter::units::{Span, Timestamp};
 use tokio::time::sleep;
@@ -67,10 +67,7 @@ impl Watcher {
         while stop.run_until_cancelled(sleep(RELOAD_INTERVAL)).await.is_some() {
             let (tls, now, current) = (self.tls.clone(), self.clock.system(), self.mesh.identity());
             remind(&current, now, &mut reminded);
-            let load = move || {
-                let bearer = Bearer { node: &current.node, region: &current.region };
-                pki::load(&tls, bearer, now)
-            };
+            let load = move || pki::load(&tls, current.bearer(), now);
             let read = match tokio::task::spawn_blocking(load).await {
                 Ok(read) => read.map_err(|error| error.to_string()),
                 Err(panicked) => Err(format!("the loader failed: {panicked}")),

@@ -43,7 +43,7 @@ fn every_error_is_one_line_with_position_and_advice() {
             Some("[node]\ncolour = 5\n"),
             &[],
             &[],
-            "c.toml:2: unknown key node.colour; [node] has id, region, zone, threads, \
+            "c.toml:2: unknown key node.colour; [node] has id, region, zone, role, threads, \
              data_dir",
         ),
         (
@@ -425,6 +425,33 @@ fn paths_of_the_file_are_relative_to_it_and_those_of_variables_are_not() {
     assert_eq!(config.tls.cert.as_deref(), Some(Path::new("here.pem")));
     assert_eq!(config.rules.path, Path::new("/etc/tidegate/rules"));
     assert_eq!(config.node.data_dir.as_deref(), Some(Path::new("/etc/tidegate/data")));
+}
+
+#[test]
+fn keys_that_do_not_apply_to_an_edge_are_refused() {
+    let edge = "[node]\nrole = \"edge\"\n[http]\nlisten = \"127.0.0.1:1\"\n[tls]\nca = \"a\"\n\
+                cert = \"b\"\nkey = \"c\"\nsecret = \"d\"\n";
+    let seeds = ["cluster.seeds=core-1:7600"];
+    let config = read(Some(edge), &[], &seeds).unwrap();
+    assert_eq!(config.cluster.listen, "0.0.0.0:0".parse().ok(), "nobody dials it");
+    assert!(read(Some(edge), &[], &[]).unwrap_err().contains("cluster.seeds: an edge needs cores"));
+    for (set, why) in [
+        ("node.data_dir=data", "it writes and hands over none"),
+        ("storage.interval=1s", "it writes and hands over none"),
+        ("cluster.replicas=2", "it writes and hands over none"),
+        ("cluster.handover_timeout=5s", "it writes and hands over none"),
+        ("cluster.founders=n1", "votes in none"),
+        ("cluster.bootstrap_expect=1", "votes in none"),
+        ("cluster.voters=3", "votes in none"),
+        ("cluster.voters_from=auto", "votes in none"),
+        ("cluster.advertise=10.0.0.1:7600", "nobody dials an edge"),
+    ] {
+        let error = read(Some(edge), &[], &[seeds[0], set]).unwrap_err();
+        let key = set.split_once('=').unwrap().0;
+        assert!(error.contains(key) && error.contains(why), "{set}: {error}");
+    }
+    let error = read(Some(edge), &[], &[seeds[0], "node.role=edgy"]).unwrap_err();
+    assert!(error.contains("node.role"), "{error}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod clock;
 mod cluster_core;
 mod config_load;
 mod demo_config;
+mod edges;
 mod envoy_ratelimit_settings;
 mod eventual_convergence;
 mod forwarding;

@@ -262,7 +262,7 @@ fn a_process_does_not_start_with_files_that_peers_would_refuse() {
             fs::remove_file(dir.join("cluster.secret")).unwrap();
         }),
         ("n1.pem", "does not carry the name local.region.tidegate", "--region local", |dir| {
-            let bearer = Bearer { node: "n1", region: "eu" };
+            let bearer = Bearer::core("n1", "eu");
             pki::issue(dir, bearer, days(-1, 1), Overwrite::Renew).unwrap();
         }),
         ("n1.pem", "does not carry the name n1", "tidegate ca issue", |dir| {
@@ -312,7 +312,7 @@ secret = "pki/cluster.secret"
 "#;
 
 fn issue(dir: &Path, node: &str, from: i64, to: i64) {
-    pki::issue(dir, Bearer { node, region: "local" }, days(from, to), Overwrite::Renew).unwrap();
+    pki::issue(dir, Bearer::core(node, "local"), days(from, to), Overwrite::Renew).unwrap();
 }
 
 /// Days from now.

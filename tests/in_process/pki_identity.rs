@@ -117,7 +117,7 @@ fn a_certificate_without_the_node_s_name_is_refused() {
 #[test]
 fn a_certificate_of_another_region_is_refused() {
     let pki = Pki::new();
-    let bearer = Bearer { node: "n1", region: "us" };
+    let bearer = Bearer::core("n1", "us");
     let error = pki::load(&pki.tls("n1"), bearer, NOW).unwrap_err();
     assert_eq!(
         pki.relative(&error.to_string()),
@@ -309,7 +309,7 @@ impl Pki {
 }
 
 fn eu(node: &str) -> Bearer<'_> {
-    Bearer { node, region: "eu" }
+    Bearer::core(node, "eu")
 }
 
 fn validity() -> Validity {

@@ -18,10 +18,10 @@ use tidegate_cluster::mesh::codec::{
     self, COMBINED_CHECKS, FRAME_BYTES_MAX, RESERVATIONS, VERSION,
 };
 use tidegate_cluster::mesh::wire::{
-    Call, Check, CombinedCheck, CombinedVerdicts, CommitCall, Digest, GiveBack, GlobalPing,
-    GlobalPong, Grant, GrantAsk, Group, Handoff, HandoffStep, Hello, HelloReply, MapCall, Numbered,
-    PingStatus, PongStatus, Refusal, Reply, ReserveCall, SharedSettings, StateEntry, Sync,
-    SyncEntry, SyncRole,
+    Call, Check, ClusterView, CombinedCheck, CombinedVerdicts, CommitCall, Digest, EdgeCall,
+    GiveBack, GlobalPing, GlobalPong, Grant, GrantAsk, Group, Handoff, HandoffStep, Hello,
+    HelloReply, MapCall, Numbered, PingStatus, PongStatus, Refusal, Reply, ReserveCall,
+    SharedSettings, StateEntry, Sync, SyncEntry, SyncRole,
 };
 use tidegate_limiter::engine::delta::DeltaSlice;
 use tidegate_limiter::engine::{ActorId, Delta, Retry, State, Verdict, decide, decide_eventual};
@@ -34,6 +34,7 @@ use tidegate_ownership::cluster_map::{
     ClusterId, Collection, HomeRegions, MapMember, MapState, Voters,
 };
 use tidegate_ownership::identity::{Generation, NodeId};
+use tidegate_ownership::membership::{Member, MemberState};
 use tidegate_ownership::ranges::{Range, Ranges};
 use tidegate_ownership::{
     ClusterMap, Epoch, HandoffReply, Identity, MemberId, Versions, VoteGrant,
@@ -168,6 +169,28 @@ const SHARED: SharedSettings =
 const EPOCH: Epoch = Epoch(70_000);
 const CLUSTER: ClusterId = ClusterId(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
 
+fn cluster_view() -> ClusterView {
+    let member = Member {
+        id: node("n1"),
+        generation: Generation(7),
+        addr: ([127, 0, 0, 1], 7600).into(),
+        region: "eu".into(),
+        zone: "z1".into(),
+        state: MemberState::Draining,
+        rule_book: 9,
+        http: Some(([127, 0, 0, 1], 8080).into()),
+        has_lease: true,
+    };
+    ClusterView {
+        revision: 7,
+        region: map(),
+        global: Some(map()),
+        members: vec![member],
+        edges: 64,
+        has_lease: true,
+    }
+}
+
 fn identity(id: &str) -> Identity {
     Identity { node: node(id), birth: 0xfeed_f00d_dead_beef }
 }
@@ -272,6 +295,7 @@ fn hello_replies() -> Vec<(&'static str, HelloReply)> {
         ("own", Refusal::Own),
         ("malformed", Refusal::Malformed),
         ("full", Refusal::Full),
+        ("full_of_edges", Refusal::FullOfEdges),
         ("region", Refusal::Region { node: node("n1"), region: "eu".into() }),
         ("role", Refusal::Role),
     ];
@@ -384,6 +408,8 @@ fn calls() -> Vec<(&'static str, Call)> {
             }),
         ),
         ("combined_recall", Call::Recall(KEY)),
+        ("edge_follow", Call::Edge(EdgeCall::Follow { revision: 7 })),
+        ("edge_cluster", Call::Edge(EdgeCall::Cluster(Box::new(cluster_view())))),
         (
             "reserve",
             Call::Reserve(ReserveCall {

@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 use std::{fs, thread};
 
 use tidegate::admin::report::{
-    CertificateReport, ClockReport, MapMemberReport, MapMemberState, MapReport, MemberReport,
-    MemberState, NodeReport, OwnerOf, OwnerReport, OwnershipReport, RuleBookReport, RuleReport,
-    StorageReport, StoreReport, Votes,
+    CertificateReport, ClockReport, EdgesReport, FollowsReport, MapMemberReport, MapMemberState,
+    MapReport, MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, OwnershipReport,
+    RuleBookReport, RuleReport, StorageReport, StoreReport, Votes,
 };
 use tidegate::admin::{MembersReport, RegionsReport, StatusReport};
 use tidegate::storage::map_file::MapFile;
@@ -633,6 +633,7 @@ fn status() -> StatusReport {
             id: "n1".to_owned(),
             region: "eu".to_owned(),
             zone: "a".to_owned(),
+            role: "core".to_owned(),
             generation: 1,
             version: "0.1.0".to_owned(),
             uptime_s: 90_061,
@@ -693,6 +694,13 @@ fn status() -> StatusReport {
             },
         ],
         store: StoreReport { keys: 5, keys_max: 100, bytes: 4_096, shared: 2, refused: 0 },
+        edges: Some(EdgesReport {
+            connected: 3,
+            connected_max: 2_048,
+            in_region: 12,
+            first: Vec::new(),
+        }),
+        follows: Some(FollowsReport { cores: vec!["n2".to_owned()], is_cut_off: false }),
         ownership: Some(OwnershipReport {
             has_lease: false,
             epoch_number: 7,

@@ -14,6 +14,7 @@ mod concurrency;
 mod crashed_owner;
 mod demo;
 mod drained_node;
+mod edges;
 mod envoy_ratelimit_command;
 mod flooded_store;
 mod full_disk;

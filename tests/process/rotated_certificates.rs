@@ -228,7 +228,7 @@ impl Files {
     }
 
     fn issue_for(&self, node: &str, validity: Validity) {
-        let bearer = Bearer { node, region: "local" };
+        let bearer = Bearer::core(node, "local");
         pki::issue(&self.dir, bearer, validity, Overwrite::Renew).unwrap();
     }
 

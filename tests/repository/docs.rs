@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tidegate::compat::envoy_ratelimit::statistics::prometheus;
 use tidegate::config;
+use tidegate::config::load::{Inputs, assemble};
 use tidegate_rules::{load, tally};
 
 use crate::source;
@@ -86,6 +87,18 @@ fn the_examples_are_ones_that_a_node_takes() {
     let book = load::parse(&[source], &load::Options::default()).unwrap();
     assert_eq!(book.rules().count(), 2);
     assert_eq!(config.auth.domain.as_deref(), Some("edge"));
+}
+
+#[test]
+fn the_nodes_of_the_page_on_edges_start() {
+    let text = read("docs/edge.md");
+    let blocks = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let roles = blocks.map(|block| {
+        let file = Some((Path::new("node.toml"), block));
+        let inputs = Inputs { file, ..Inputs::default() };
+        assemble(&inputs).unwrap().0.node.role.name()
+    });
+    assert_eq!(roles.collect::<Vec<_>>(), ["core", "edge"]);
 }
 
 #[test]

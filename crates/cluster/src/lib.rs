@@ -18,12 +18,14 @@
 //! | [`gossip`] | each node's metadata, and addresses to dial |
 //! | [`ownership`] | drives the ownership state machines |
 //! | [`global`] | the lease of the region, by the global map |
+//! | [`edge`] | nodes that own nothing: the cores that they follow, and what those send them |
 //! | [`replication`] | copies of strict states on other nodes, and their repair |
 //! | [`sync`] | exchange of per-actor counters of eventual rules |
 
 pub mod backoff;
 mod changes;
 pub mod consensus;
+pub mod edge;
 pub mod encoding;
 pub mod environment;
 pub mod global;

@@ -15,7 +15,7 @@ use siphasher::sip::SipHasher13;
 use crate::identity::{Generation, NodeId};
 
 /// A member with its metadata.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     pub id: NodeId,
     pub generation: Generation,

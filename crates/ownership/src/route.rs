@@ -30,6 +30,8 @@ pub struct Topology {
     /// The nodes of this region among which limits are divided while owners are unreachable,
     /// sorted.
     sharing: Vec<NodeId>,
+    /// About how many edges the region has, which are no members.
+    pub edges: u32,
     /// The actors of all members and regions.
     actors: BTreeSet<ActorId>,
     /// `None` while this node is no member.
@@ -84,8 +86,8 @@ impl Topology {
         let own = view.owners().filter(|member| member.region == region);
         let sharing = own.map(|member| member.id.clone()).collect();
         let homes = Homes::new(region.clone(), Vec::new());
-        let (previous, admission) = (VecDeque::new(), None);
-        Self { me, region, view, rings, previous, homes, sharing, actors, admission }
+        let (previous, edges, admission) = (VecDeque::new(), 0, None);
+        Self { me, region, view, rings, previous, homes, sharing, edges, actors, admission }
     }
 
     /// This topology, keeping the rings of `replaced`.
@@ -110,6 +112,13 @@ impl Topology {
     #[must_use]
     pub fn admitted(mut self, admission: Option<Admission>) -> Self {
         self.admission = admission;
+        self
+    }
+
+    /// This topology, with about so many edges in the region.
+    #[must_use]
+    pub fn with_edges(mut self, edges: u32) -> Self {
+        self.edges = edges;
         self
     }
 
@@ -214,26 +223,30 @@ impl Topology {
 
     /// This node's integer share of `limit`. The shares of all members of a region sum to `limit`
     /// exactly; the lowest ids get the remainder. A limit of `scope: global` is divided among the
-    /// regions first, those that are no homes at the moment included.
+    /// regions first, those that are no homes at the moment included. A node that is no member takes
+    /// the part that it would have if it and the edges of the region were members; those of members
+    /// are not smaller for it.
     ///
-    /// Example: 10 over nodes a, b, c is 4, 3, 3. Cut off from a, the others grant 6 together.
+    /// Example: 10 over nodes a, b, c is 4, 3, 3. Cut off from a, the others grant 6 together. Each
+    /// of two edges has 2, so all together grant at most 14.
     pub fn share_of(&self, scope: Scope, limit: u32) -> u32 {
         let limit = match scope {
             Scope::Region => limit,
             Scope::Global => {
                 let (regions, rank) = self.homes.rank();
-                part(limit, regions, rank)
+                part(limit, regions, rank, 1)
             }
         };
-        part(limit, self.sharing.len(), self.sharing.binary_search(&self.me).ok())
+        let rank = self.sharing.binary_search(&self.me).ok();
+        part(limit, self.sharing.len(), rank, self.edges.max(1))
     }
 }
 
-/// Part `rank` of `limit`, divided into `count` integer parts. One that is not among them takes one
-/// part more than the limit was divided into, so that its last clients are not denied.
-fn part(limit: u32, count: usize, rank: Option<usize>) -> u32 {
+/// Part `rank` of `limit`, divided into `count` integer parts. One of the `others`, which are not
+/// among them, takes a part beyond these, so that its last clients are not denied.
+fn part(limit: u32, count: usize, rank: Option<usize>, others: u32) -> u32 {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
-    let Some(rank) = rank else { return limit / count.saturating_add(1) };
+    let Some(rank) = rank else { return limit / count.saturating_add(others) };
     let has_remainder = u32::try_from(rank).is_ok_and(|rank| rank < limit % count.max(1));
     limit / count.max(1) + u32::from(has_remainder)
 }
@@ -335,6 +348,21 @@ mod tests {
                 .sum();
             assert_eq!(sum, u64::from(limit));
         }
+    }
+
+    #[test]
+    fn all_edges_together_have_less_than_one_limit() {
+        let members: Vec<_> =
+            ["a", "b"].iter().map(|id| member(id, "eu", MemberState::Up)).collect();
+        for (edges, limit) in [(1_u32, 10_u32), (3, 10), (1_000, 10_000), (1_000, 10)] {
+            let edge = topology("edge", "eu", members.clone()).with_edges(edges);
+            let share = edge.share_of(Scope::Region, limit);
+            assert!(share * edges < limit, "{edges} edges have {share} of {limit} each");
+            let core = topology("a", "eu", members.clone()).with_edges(edges);
+            assert_eq!(core.share_of(Scope::Region, limit), limit / 2, "as without edges");
+        }
+        let edge = topology("edge", "eu", members).with_edges(8);
+        assert_eq!(edge.share_of(Scope::Region, 1_000), 100);
     }
 
     #[test]

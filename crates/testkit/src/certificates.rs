@@ -26,7 +26,12 @@ pub fn validity() -> Validity {
 
 /// An identity for `node` of `region`, issued by `authority`, that trusts `trusted`.
 pub fn identity(authority: &Authority, trusted: &Authority, node: &str, region: &str) -> Identity {
-    let bearer = Bearer { node, region };
+    identity_of(authority, trusted, Bearer::core(node, region))
+}
+
+/// An identity for `bearer`, issued by `authority`, that trusts `trusted`.
+pub fn identity_of(authority: &Authority, trusted: &Authority, bearer: Bearer<'_>) -> Identity {
+    let Bearer { node, region, role } = bearer;
     let issued = authority.issue(bearer, validity()).expect("issue a certificate");
     let mut roots = RootCertStore::empty();
     let ca = CertificateDer::from_pem_slice(trusted.cert_pem().as_bytes()).expect("a certificate");
@@ -34,6 +39,7 @@ pub fn identity(authority: &Authority, trusted: &Authority, node: &str, region: 
     Identity {
         node: node.to_owned(),
         region: region.to_owned(),
+        role,
         roots: Arc::new(roots),
         chain: vec![CertificateDer::from_pem_slice(issued.cert_pem.as_bytes()).expect("pem")],
         key: Arc::new(PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes()).expect("pem")),
@@ -61,6 +67,11 @@ pub fn issue(program: &str, folder: &Path, node: &str, region: Option<&str>) {
     let region = region.map(|region| ["--region", region]);
     let region = region.as_ref().map_or(&[][..], |pair| &pair[..]);
     ca(program, folder, &[&["issue", "--node", node], region].concat());
+}
+
+/// Writes one more certificate of the authority in `folder`, for an edge.
+pub fn issue_edge(program: &str, folder: &Path, edge: &str) {
+    ca(program, folder, &["issue", "--node", edge, "--role", "edge"]);
 }
 
 fn ca(program: &str, folder: &Path, args: &[&str]) {

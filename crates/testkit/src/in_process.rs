@@ -7,10 +7,11 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tidegate::config::Config;
 use tidegate::decide::{CheckRequest, CheckResponse, Decide};
-use tidegate::node::{self, Core, Joined, Setup};
+use tidegate::node::{self, Core, Edge, Joined, Setup};
 use tidegate_cluster::consensus::Disk;
 use tidegate_cluster::environment::Environment;
-use tidegate_cluster::pki::{self, Authority};
+use tidegate_cluster::mesh::Mesh;
+use tidegate_cluster::pki::{self, Authority, Bearer, Role};
 use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::units::{Hits, Span};
 use tidegate_ownership::cluster_map::{Identity, MapState};
@@ -20,7 +21,7 @@ use tidegate_rules::book::Book;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::certificates::{authority, identity};
+use crate::certificates::{authority, identity, identity_of};
 use crate::rules::book;
 use crate::wait::eventually;
 
@@ -129,6 +130,35 @@ impl Node {
         let running = core.clone().run(tasks, stop.clone());
         let running = tokio::spawn(async move { running.await.expect("no task fails") });
         Self { core, stop, running: Some(running) }
+    }
+
+    /// Starts an edge that follows cores of `seeds`.
+    pub async fn start_edge(
+        authority: &Authority,
+        (id, region): (&str, &str),
+        seeds: &[SocketAddr],
+        rules: &str,
+        change: fn(&mut Config),
+    ) -> Self {
+        let bearer = Bearer { node: id, region, role: Role::Edge };
+        let identity = identity_of(authority, authority, bearer);
+        let options = NodeOptions { id, region, seeds, identity, rules, change };
+        let (environment, stop) = system_environment();
+        let as_edge = |config: &mut Config| {
+            config.node.role = Role::Edge;
+            config.cluster.bootstrap_expect = 0;
+        };
+        Self::start_changed(options, environment, stop, as_edge).await
+    }
+
+    /// Its connections to other nodes.
+    pub fn mesh(&self) -> &Mesh {
+        self.core.mesh().expect("in a cluster")
+    }
+
+    /// What it has as an edge.
+    pub fn edge(&self) -> &Edge {
+        self.core.edge.as_ref().expect("an edge")
     }
 
     /// Where its peers reach it.

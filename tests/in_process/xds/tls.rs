@@ -89,8 +89,7 @@ fn authority() -> tempfile::TempDir {
     let validity = Validity { not_before: now.minus(day), not_after: now.plus(day) };
     pki::init(dir.path(), validity, [7; 16]).unwrap();
     for name in ["gateway", "node"] {
-        pki::issue(dir.path(), Bearer { node: name, region: "local" }, validity, Overwrite::Never)
-            .unwrap();
+        pki::issue(dir.path(), Bearer::core(name, "local"), validity, Overwrite::Never).unwrap();
     }
     dir
 }

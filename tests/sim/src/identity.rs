@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tidegate_cluster::pki::{Authority, Bearer, Identity, Validity};
+use tidegate_cluster::pki::{Authority, Bearer, Identity, Role, Validity};
 use tidegate_limiter::units::{Span, Timestamp};
 
 /// The key hashing secret, the same on every node.
@@ -26,10 +26,11 @@ pub(crate) fn identities(
     roots.add(CertificateDer::from_pem_slice(authority.cert_pem().as_bytes())?)?;
     let roots = Arc::new(roots);
     let identity = |(node, region): &(String, &str)| {
-        let issued = authority.issue(Bearer { node, region }, VALIDITY)?;
+        let issued = authority.issue(Bearer::core(node, region), VALIDITY)?;
         Ok(Identity {
             node: node.clone(),
             region: (*region).to_owned(),
+            role: Role::Core,
             roots: roots.clone(),
             chain: vec![CertificateDer::from_pem_slice(issued.cert_pem.as_bytes())?],
             key: Arc::new(PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes())?),

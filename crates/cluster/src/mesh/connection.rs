@@ -18,16 +18,18 @@ use tidegate_ownership::standstill::ClockReading;
 use tokio::task::JoinSet;
 
 use super::codec;
-use super::peer::{Peer, UNREACHABLE_AFTER, halfway};
+use super::peer::{IN_USE_TICKS, Peer, UNREACHABLE_AFTER, halfway};
 use super::rpc_stream::{CallQueue, READ_BYTES_MAX, StreamClass};
 use super::silence::PING_INTERVAL;
 use super::traffic::{Kind, Traffic};
 use super::wire::{Call, Numbered, PingStatus, PongStatus, Reply, close_code};
 use crate::environment::Clock;
+use crate::pki::Role;
 use crate::ticks::Ticks;
 
-/// How many intervals after a call a peer is in use: one second.
-const IN_USE_TICKS: u32 = 10;
+/// In how many intervals a connection in use between an edge and a core is pinged at least once,
+/// while bytes of the other side show that it is there: there are many such connections.
+const EDGE_TICKS_MAX: u32 = 10;
 /// Pings in flight to one peer. At the bound no further ping is sent.
 const PINGS_MAX: usize = 8;
 /// Deferred replies of one stream. At the bound a call is answered [`Reply::Unconfirmed`] at once:
@@ -64,11 +66,11 @@ pub enum ServiceReply {
     Deferred(BoxFuture<'static, Reply>),
 }
 
-/// Runs the connection to `peer` until it closes.
+/// Runs the connection to `peer` until it closes; `role` is that of this node.
 pub(super) async fn run(
     peer: Arc<Peer>,
     queues: [CallQueue; StreamClass::COUNT],
-    service: Arc<dyn Service>,
+    (role, service): (Role, Arc<dyn Service>),
     clock: Arc<dyn Clock>,
     ticks: Ticks,
     traffic: Arc<Traffic>,
@@ -89,7 +91,8 @@ pub(super) async fn run(
             connection.close(close_code::STREAM_FAILED, b"a stream failed");
         });
     }
-    tasks.spawn(send_pings(peer.clone(), clock, ticks, service.clone()));
+    let is_between_cores = role == Role::Core && peer.role == Role::Core;
+    tasks.spawn(send_pings(peer.clone(), is_between_cores, clock, ticks, service.clone()));
     while let Ok((send, recv)) = peer.connection.accept_bi().await {
         tasks.spawn(serve(peer.clone(), service.clone(), (send, recv), traffic.clone()));
         // Reaps finished streams; quinn bounds how many are open.
@@ -103,20 +106,23 @@ pub(super) async fn run(
 /// because the next answer may renew a lease.
 async fn send_pings(
     peer: Arc<Peer>,
+    is_between_cores: bool,
     clock: Arc<dyn Clock>,
     ticks: Ticks,
     service: Arc<dyn Service>,
 ) {
     let mut ticks = ticks.every(PING_INTERVAL);
-    // Ticks since the last ping, and since the last call.
-    let (mut idle, mut unused) = (0_u32, IN_USE_TICKS);
+    // Ticks since the last ping.
+    let mut idle = 0_u32;
     let mut in_flight = FuturesUnordered::from_iter([ping(&peer, &*clock, &*service)]);
     loop {
         tokio::select! {
             _ = ticks.tick() => {
                 idle = idle.saturating_add(1);
-                unused = if peer.take_used() { 0 } else { unused.saturating_add(1) };
-                let is_in_use = unused < IN_USE_TICKS || !in_flight.is_empty();
+                let unused = peer.tick_passed();
+                let is_heard = !is_between_cores && peer.last_seen.is_fresh();
+                let is_in_use = (unused < IN_USE_TICKS || !in_flight.is_empty())
+                    && (!is_heard || idle >= EDGE_TICKS_MAX);
                 let is_due = || PING_INTERVAL.saturating_mul(idle) >= service.ping_interval(&peer);
                 if !is_in_use && !is_due() {
                     continue;

@@ -19,16 +19,16 @@ use super::credentials::Credentials;
 use super::hello::{self, Error as HelloError, Expected, HELLO_TIMEOUT};
 use super::peer::Peer;
 use super::refused_certificate::{self, LogLimit};
-use super::registry::{Admission, DialOutcome, Registry};
+use super::registry::{Admission, DialOutcome, Edges, Registry};
 use super::rpc_stream::{CallError, StreamClass};
 use super::tls;
 use super::traffic::Traffic;
-use super::wire::{self, Call, Hello, PEERS_MAX, Reply, SharedSettings, close_code};
+use super::wire::{Call, EDGES_MAX, Hello, PEERS_MAX, Refusal, Reply, SharedSettings, close_code};
 use crate::count;
 use crate::environment::{Clock, Environment};
 use crate::incarnation::Incarnation;
 use crate::per_address::{PerAddress, Slot};
-use crate::pki::{Identity, MESH_NAME};
+use crate::pki::{Identity, MESH_NAME, Role};
 use crate::ticks::Ticks;
 
 #[derive(Debug)]
@@ -53,12 +53,14 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Mesh {
     options: Options,
+    /// Of this node.
+    pub role: Role,
     /// The mesh address that this node advertises.
     pub advertise: SocketAddr,
     endpoint: Endpoint,
     pub(super) credentials: ArcSwap<Credentials>,
     pub(super) credentials_replaced: Notify,
-    pub(super) clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
     /// Of all that this node does at intervals.
     pub ticks: Ticks,
     registry: Registry,
@@ -124,6 +126,12 @@ const _: () = assert!(
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Dials waiting to start. At the bound a request is dropped; membership repeats it.
 const DIAL_REQUESTS_MAX: usize = 1_024;
+/// Cores that an edge is connected to. At the bound the one that it has not called for longest is
+/// let go, if that is longer than [`LETS_GO_AFTER`].
+const EDGE_PEERS_MAX: usize = 64;
+const LETS_GO_AFTER: Duration = Duration::from_secs(1);
+/// How long one that waits for a connection waits before it looks for a failed dial.
+const CONNECT_POLL: Duration = Duration::from_millis(20);
 
 impl Mesh {
     /// Binds the socket. Nothing is accepted or dialed until [`Mesh::run`].
@@ -154,6 +162,7 @@ impl Mesh {
         let mesh = Self {
             advertise: options.advertise.unwrap_or(bound),
             registry: Registry::default(),
+            role: identity.role,
             options,
             endpoint,
             credentials: ArcSwap::from_pointee(credentials),
@@ -252,6 +261,44 @@ impl Mesh {
         }
     }
 
+    /// The connection to the core `id` at `addr`, which an edge opens when it uses it. `None` if it
+    /// cannot be opened now. Cancel-safe.
+    pub async fn connect(&self, id: &NodeId, addr: SocketAddr) -> Option<Arc<Peer>> {
+        loop {
+            let admitted = self.registry.admitted.notified();
+            tokio::pin!(admitted);
+            admitted.as_mut().enable();
+            if let Some(peer) = self.peer(id) {
+                return Some(peer);
+            }
+            if !self.registry.is_dialing(addr) && !self.has_room() {
+                return None;
+            }
+            self.request_dial(addr);
+            if !self.registry.is_dialing(addr) {
+                return None;
+            }
+            let _ = tokio::time::timeout(CONNECT_POLL, admitted).await;
+        }
+    }
+
+    /// Whether an edge may open another connection; if not, it begins to close one.
+    fn has_room(&self) -> bool {
+        if self.registry.len() + self.registry.dialing() < EDGE_PEERS_MAX {
+            return true;
+        }
+        let longest = self.peers().into_iter().max_by_key(|peer| peer.unused_for());
+        if let Some(peer) = longest.filter(|peer| peer.unused_for() > LETS_GO_AFTER) {
+            self.let_go(&peer);
+        }
+        false
+    }
+
+    /// Closes a connection that this edge does not use. It opens it again when it does.
+    pub fn let_go(&self, peer: &Peer) {
+        peer.connection.close(close_code::IDLE, b"idle");
+    }
+
     /// Dials `addr` although it is connected. If that fails, the connection stays. Never waits.
     pub(super) fn dial_anew(&self, addr: SocketAddr) {
         // A full queue drops it; it is repeated.
@@ -263,6 +310,16 @@ impl Mesh {
         for peer in self.peers() {
             peer.ping_now();
         }
+    }
+
+    /// This node.
+    pub fn node(&self) -> &NodeId {
+        self.options.incarnation.node()
+    }
+
+    /// This node's region.
+    pub fn region(&self) -> &str {
+        &self.options.region
     }
 
     /// This node's generation.
@@ -277,14 +334,19 @@ impl Mesh {
         self.required_version.store(version, Ordering::Relaxed);
     }
 
-    /// The established connection to a node.
+    /// The established connection to a core, or else to an edge of this name.
     pub fn peer(&self, id: &NodeId) -> Option<Arc<Peer>> {
-        self.registry.get(id)
+        self.registry.get(id).or_else(|| self.registry.edges().get(id).cloned())
     }
 
-    /// All established peers, sorted by id.
+    /// All cores that are connected, sorted by id.
     pub fn peers(&self) -> Vec<Arc<Peer>> {
         self.registry.all()
+    }
+
+    /// All edges that are connected.
+    pub fn edges(&self) -> Arc<Edges> {
+        self.registry.edges()
     }
 }
 
@@ -315,7 +377,7 @@ impl Mesh {
                     connections.spawn(self.clone().dial(addr, service.clone()));
                 }
                 Ok(()) = generation.changed() => {
-                    for peer in self.peers() {
+                    for peer in self.peers().iter().chain(self.edges().iter()) {
                         peer.connection.close(close_code::NEW_GENERATION, b"new generation");
                     }
                 }
@@ -366,15 +428,20 @@ impl Mesh {
             let connecting =
                 incoming.accept_with(credentials.server.clone()).map_err(|error| failed(&error))?;
             let connection = handshake(HELLO_TIMEOUT, connecting).await?;
-            let hello = hello::accept(&connection, |node| self.expected(node)).await;
+            let roles: &[Role] = match self.role {
+                Role::Core => &[Role::Core, Role::Edge],
+                Role::Edge => &[Role::Core],
+            };
+            let expected = |node: &NodeId, role: Role| self.expected(node, role);
+            let hello = hello::accept(&connection, roles, expected).await;
             close_if_refused(connection, hello)
         };
         let exchanged = exchange.await;
         drop(permits);
         match exchanged {
-            Ok((connection, hello)) => {
+            Ok((connection, (hello, role))) => {
                 let dialer = hello.node.clone();
-                let began = Began { dialer, generation, credentials: credentials.number };
+                let began = Began { dialer, role, generation, credentials: credentials.number };
                 self.establish(connection, hello, began, service).await;
             }
             Err(error) => {
@@ -398,7 +465,8 @@ impl Mesh {
                 .map_err(|error| HelloError::Connection(error.to_string()))?;
             let connection = handshake(DIAL_TIMEOUT, connecting).await?;
             let own = self.own_hello(self.registry.highest_seen_at(addr));
-            let hello = hello::dial(&connection, own, |node| self.expected(node)).await;
+            let expected = |node: &NodeId| self.expected(node, Role::Core);
+            let hello = hello::dial(&connection, own, expected).await;
             close_if_refused(connection, hello)
         };
         let exchanged = exchange.await;
@@ -406,23 +474,32 @@ impl Mesh {
             addr,
             match &exchanged {
                 Ok((_, hello)) => DialOutcome::Answered(&hello.node),
-                Err(HelloError::RefusedByPeer(wire::Refusal::Own)) => DialOutcome::Own,
+                Err(HelloError::RefusedByPeer(Refusal::Own)) => DialOutcome::Own,
                 Err(_) => DialOutcome::Failed,
             },
         );
         match exchanged {
             Ok((connection, hello)) => {
-                let dialer = self.options.incarnation.node().clone();
-                let began = Began { dialer, generation, credentials: credentials.number };
+                let (dialer, role) = (self.options.incarnation.node().clone(), Role::Core);
+                let began = Began { dialer, role, generation, credentials: credentials.number };
                 self.establish(connection, hello, began, service).await;
             }
             Err(error) => {
                 count(&self.counters.dials_failed, 1);
                 // A refusal that names a higher generation means that our clock was set back.
-                if let HelloError::RefusedByPeer(wire::Refusal::Generation(highest_seen)) = &error {
+                if let HelloError::RefusedByPeer(Refusal::Generation(highest_seen)) = &error {
                     self.options.incarnation.bump(*highest_seen);
                 }
-                if error.needs_operator() && self.dials_logged.admits(addr) {
+                let knows_no_edges = self.role == Role::Edge
+                    && matches!(error, HelloError::RefusedByPeer(Refusal::Role));
+                if knows_no_edges && self.dials_logged.admits(addr) {
+                    tracing::warn!(
+                        %addr,
+                        "this peer takes no edges: it runs a release that knows none, or is one \
+                         itself; upgrade the cores before edges are started, and name cores in \
+                         cluster.seeds; retrying, and asking others"
+                    );
+                } else if error.needs_operator() && self.dials_logged.admits(addr) {
                     tracing::warn!(%addr, %error, "failed to dial a peer; retrying");
                 } else {
                     tracing::debug!(%addr, %error, "failed to dial a peer; retrying");
@@ -442,8 +519,9 @@ impl Mesh {
         if let Some(highest_seen) = hello.highest_seen {
             self.options.incarnation.bump(highest_seen);
         }
-        let Began { dialer, generation, credentials } = began;
-        let (peer, queues) = Peer::new(connection, &hello, self.versions, dialer, credentials);
+        let Began { dialer, role, generation, credentials } = began;
+        let (peer, queues) =
+            Peer::new(connection, (&hello, role), self.versions, dialer, credentials);
         peer.record_clocks(hello.clock, None, self.clock.monotonic());
         let peer = Arc::new(peer);
         match self.registry.admit(peer.clone()) {
@@ -462,22 +540,33 @@ impl Mesh {
                 }
                 count(&self.counters.admitted, 1);
                 let Generation(peer_generation) = peer.generation;
-                tracing::info!(peer = %peer.id, generation = peer_generation, "peer connected");
+                let role = peer.role.name();
+                tracing::info!(peer = %peer.id, role, generation = peer_generation, "peer connected");
                 scopeguard::defer!(self.registry.remove(&peer));
                 let (clock, traffic) = (self.clock.clone(), self.counters.traffic.clone());
-                connection::run(peer.clone(), queues, service, clock, self.ticks, traffic).await;
+                let ends = (self.role, service);
+                connection::run(peer.clone(), queues, ends, clock, self.ticks, traffic).await;
                 tracing::info!(peer = %peer.id, generation = peer_generation, "peer disconnected");
             }
         }
     }
 
-    fn expected(&self, node: &NodeId) -> Expected {
-        let highest_seen = self.registry.highest_seen(node);
-        let is_full = self.registry.len() >= PEERS_MAX && self.registry.get(node).is_none();
+    fn expected(&self, node: &NodeId, role: Role) -> Expected {
+        let (highest_seen, full) = match role {
+            Role::Core => {
+                let is_full = self.registry.len() >= PEERS_MAX && self.registry.get(node).is_none();
+                (self.registry.highest_seen(node), is_full.then_some(Refusal::Full))
+            }
+            Role::Edge => {
+                let edges = self.registry.edges();
+                let is_full = edges.len() >= EDGES_MAX && edges.get(node).is_none();
+                (None, is_full.then_some(Refusal::FullOfEdges))
+            }
+        };
         let secrets = self.credentials.load().secrets.clone();
         let required_version = self.required_version.load(Ordering::Relaxed);
         let own = self.own_hello(highest_seen);
-        Expected { own, secrets, highest_seen, required_version, is_full }
+        Expected { own, secrets, highest_seen, required_version, full }
     }
 
     fn own_hello(&self, highest_seen: Option<Generation>) -> Hello {
@@ -501,6 +590,8 @@ impl Mesh {
 /// What a connection began with.
 struct Began {
     dialer: NodeId,
+    /// Of the peer.
+    role: Role,
     /// That of our hello.
     generation: Generation,
     /// The number of our [`Credentials`].
@@ -549,10 +640,10 @@ fn failed(error: &ConnectionError) -> HelloError {
     }
 }
 
-fn close_if_refused(
+fn close_if_refused<H>(
     connection: Connection,
-    hello: Result<Hello, HelloError>,
-) -> Result<(Connection, Hello), HelloError> {
+    hello: Result<H, HelloError>,
+) -> Result<(Connection, H), HelloError> {
     match hello {
         Ok(hello) => Ok((connection, hello)),
         // The acceptor refused this node's certificate after the handshake.

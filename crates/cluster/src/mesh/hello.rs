@@ -14,7 +14,7 @@ use tidegate_ownership::identity::{Generation, NodeId};
 use super::codec::{self, HELLO_VERSION};
 use super::credentials;
 use super::wire::{Hello, HelloReply, Refusal};
-use crate::pki::{self, CORE_ROLE, region_name};
+use crate::pki::{self, Role, region_name};
 
 /// The longest that the exchange may take, and thus that a stranger occupies a connection.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -59,11 +59,12 @@ pub(super) struct Expected {
     pub(super) highest_seen: Option<Generation>,
     /// The lowest version of the wire format that a node of this region may speak.
     pub(super) required_version: u8,
-    /// Other nodes have all the room that there is.
-    pub(super) is_full: bool,
+    /// Other nodes have all the room that there is for a node of its role.
+    pub(super) full: Option<Refusal>,
 }
 
-/// Sends the hello on a connection that we dialed. `expect` is called with the peer's id.
+/// Sends the hello on a connection that we dialed. `expect` is called with the peer's id. It has to
+/// be a core: edges are not dialed.
 pub(super) async fn dial(
     connection: &Connection,
     own: Hello,
@@ -77,24 +78,28 @@ pub(super) async fn dial(
             HelloReply::Welcome(hello) => hello,
             HelloReply::Refused(refusal) => return Err(Error::RefusedByPeer(refusal)),
         };
-        check(&hello, &expect(&hello.node), connection)?;
+        let role = role(connection).filter(|role| *role == Role::Core);
+        check(&hello, &expect(&hello.node), role, connection)?;
         Ok(hello)
     };
     timed(exchange).await
 }
 
-/// Receives the hello on a connection that we accepted, and answers it.
+/// Receives the hello on a connection that we accepted, and answers it. `expect` is called with the
+/// peer's id and its role; `roles` are those that are accepted.
 pub(super) async fn accept(
     connection: &Connection,
-    expect: impl FnOnce(&NodeId) -> Expected,
-) -> Result<Hello, Error> {
+    roles: &[Role],
+    expect: impl FnOnce(&NodeId, Role) -> Expected,
+) -> Result<(Hello, Role), Error> {
     let exchange = async {
         let (mut send, mut recv) = connection.accept_bi().await.map_err(broken)?;
         let hello: Hello = read(&mut recv).await?;
-        let expected = expect(&hello.node);
-        let outcome = check(&hello, &expected, connection);
+        let role = role(connection).filter(|role| roles.contains(role));
+        let expected = expect(&hello.node, role.unwrap_or_default());
+        let outcome = check(&hello, &expected, role, connection);
         let reply = match &outcome {
-            Ok(()) => {
+            Ok(_) => {
                 let highest_seen = expected.highest_seen;
                 HelloReply::Welcome(Hello { highest_seen, ..expected.own })
             }
@@ -106,13 +111,26 @@ pub(super) async fn accept(
             // The refusal must arrive before the connection is closed.
             let _ = send.stopped().await;
         }
-        outcome?;
-        Ok(hello)
+        let role = outcome?;
+        Ok((hello, role))
     };
     timed(exchange).await
 }
 
-fn check(hello: &Hello, expected: &Expected, connection: &Connection) -> Result<(), Refusal> {
+/// The role that the peer's certificate names. One that names several is that of a core.
+fn role(connection: &Connection) -> Option<Role> {
+    let chain = credentials::chain(connection);
+    let first = chain.first()?;
+    [Role::Core, Role::Edge].into_iter().find(|role| pki::names(first, role.in_certificate()))
+}
+
+/// Returns the role of the peer, if it is accepted.
+fn check(
+    hello: &Hello,
+    expected: &Expected,
+    role: Option<Role>,
+    connection: &Connection,
+) -> Result<Role, Refusal> {
     check_fields(hello, expected)?;
     let chain = credentials::chain(connection);
     let named = |name: &str| chain.first().is_some_and(|first| pki::names(first, name));
@@ -123,11 +141,9 @@ fn check(hello: &Hello, expected: &Expected, connection: &Connection) -> Result<
         let (node, region) = (hello.node.clone(), hello.region.clone());
         return Err(Refusal::Region { node, region });
     }
-    if !named(CORE_ROLE) {
-        return Err(Refusal::Role);
-    }
+    let role = role.ok_or(Refusal::Role)?;
     // Last, because the answer discloses the generation of the named node.
-    check_generation(hello, expected)
+    check_generation(hello, expected).map(|()| role)
 }
 
 fn check_fields(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
@@ -152,10 +168,7 @@ fn check_fields(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
     if hello.node == own.node {
         return Err(Refusal::Own);
     }
-    if expected.is_full {
-        return Err(Refusal::Full);
-    }
-    Ok(())
+    expected.full.clone().map_or(Ok(()), Err)
 }
 
 fn check_generation(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
@@ -235,7 +248,7 @@ mod tests {
             secrets: vec![9, 10],
             highest_seen: Some(Generation(5)),
             required_version: 0,
-            is_full: false,
+            full: None,
         };
         let cases = [
             (hello("b"), Ok(())),
@@ -267,7 +280,7 @@ mod tests {
         assert_eq!(check_fields(&older, &required), Err(Refusal::Version(speaks(5, 5))));
         let of_another_region = Hello { region: "us".into(), ..older };
         assert_eq!(check_fields(&of_another_region, &required), Ok(()), "it has its own map");
-        let full = Expected { is_full: true, ..expected };
+        let full = Expected { full: Some(Refusal::Full), ..expected };
         assert_eq!(check_fields(&hello("b"), &full), Err(Refusal::Full));
     }
 }

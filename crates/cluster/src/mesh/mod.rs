@@ -1,4 +1,5 @@
-//! The mesh: one mutually authenticated QUIC connection between every two nodes.
+//! The mesh: one mutually authenticated QUIC connection between every two cores, and some from edges
+//! to cores.
 //!
 //! One UDP port carries everything that nodes exchange: forwarded checks, per-actor counters,
 //! strict states, range transfers and gossip. [`Mesh`] is the handle; [`Mesh::run`] owns the tasks.
@@ -47,7 +48,8 @@ pub use connection::{Service, ServiceReply};
 pub use handle::{Counters, Error, Mesh, Options, Tasks};
 pub use hello::{Error as HelloError, HELLO_TIMEOUT};
 pub use peer::{Peer, UNREACHABLE_AFTER, running};
+pub use registry::Edges;
 pub use rpc_stream::{CallError, IN_FLIGHT_MAX, StreamClass};
 pub use silence::PING_INTERVAL;
 pub use traffic::{Kind, Traffic};
-pub use wire::PEERS_MAX;
+pub use wire::{EDGES_MAX, PEERS_MAX};

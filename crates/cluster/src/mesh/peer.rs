@@ -1,7 +1,7 @@
 //! An established peer: its identity, its streams, and what its pings measured.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use quinn::Connection;
@@ -14,9 +14,10 @@ use tokio::time::Instant;
 
 use super::codec;
 use super::rpc_stream::{CallQueue, RpcStream, StreamClass};
-use super::silence::LastSeen;
+use super::silence::{LastSeen, PING_INTERVAL};
 use super::wire::Hello;
 use crate::environment::Clock;
+use crate::pki::Role;
 
 /// A peer that is pinged and sends nothing for so long gets no calls: a check fails over at once
 /// instead of waiting for its deadline. Up to three pings may be lost before that.
@@ -24,6 +25,8 @@ pub const UNREACHABLE_AFTER: Duration = Duration::from_millis(350);
 /// One that sends nothing for so long is dialed again. QUIC retries an old connection at growing
 /// intervals, and its two ends may give it up seconds apart: a healed link must not wait for that.
 const LOST_AFTER: Duration = Duration::from_secs(1);
+/// How many [`PING_INTERVAL`]s after a call a peer is in use: one second.
+pub(super) const IN_USE_TICKS: u32 = 10;
 
 /// An established peer.
 #[derive(Debug)]
@@ -31,6 +34,7 @@ pub struct Peer {
     pub id: NodeId,
     pub identity: Identity,
     pub generation: Generation,
+    pub role: Role,
     pub region: String,
     /// The version of the wire format that both sides use.
     pub version: u8,
@@ -58,6 +62,8 @@ pub struct Peer {
     /// When that was measured, by this node's clock.
     running_offset_at_ns: AtomicU64,
     is_used: AtomicBool,
+    /// How many [`PING_INTERVAL`]s ago it was called.
+    unused: AtomicU32,
     ping_request: Notify,
 }
 
@@ -85,7 +91,7 @@ impl Peer {
     /// The peer, and the calls that wait to be written to its streams.
     pub(super) fn new(
         connection: Connection,
-        hello: &Hello,
+        (hello, role): (&Hello, Role),
         versions: Versions,
         dialer: NodeId,
         credentials: u64,
@@ -96,6 +102,7 @@ impl Peer {
             id: hello.node.clone(),
             identity: Identity { node: hello.node.clone(), birth: hello.birth },
             generation: hello.generation,
+            role,
             region: hello.region.clone(),
             version: versions.agreed(hello.versions).unwrap_or(codec::HELLO_VERSION),
             advertise: hello.advertise,
@@ -111,6 +118,7 @@ impl Peer {
             running_offset_ns: AtomicI64::new(UNKNOWN),
             running_offset_at_ns: AtomicU64::new(0),
             is_used: AtomicBool::new(false),
+            unused: AtomicU32::new(IN_USE_TICKS),
             ping_request: Notify::new(),
         };
         (peer, [control_queue, checks_queue, bulk_queue])
@@ -129,9 +137,18 @@ impl Peer {
         }
     }
 
-    /// Whether it was called since the last call of this.
-    pub(super) fn take_used(&self) -> bool {
-        self.is_used.swap(false, Ordering::Relaxed)
+    /// A [`PING_INTERVAL`] has passed. Returns how many ago it was called.
+    pub(super) fn tick_passed(&self) -> u32 {
+        let is_used = self.is_used.swap(false, Ordering::Relaxed);
+        let unused = self.unused.load(Ordering::Relaxed).saturating_add(1);
+        let unused = if is_used { 0 } else { unused };
+        self.unused.store(unused, Ordering::Relaxed);
+        unused
+    }
+
+    /// For how long it was not called.
+    pub fn unused_for(&self) -> Duration {
+        PING_INTERVAL.saturating_mul(self.unused.load(Ordering::Relaxed))
     }
 
     /// How long ago both sides accepted the hello.

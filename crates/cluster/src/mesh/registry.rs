@@ -8,17 +8,22 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use backon::{BackoffBuilder, ExponentialBackoff};
 use parking_lot::Mutex;
-use tidegate_ownership::identity::{Generation, NodeId};
+use tidegate_limiter::engine::ActorId;
+use tidegate_ownership::identity::{Generation, NodeId, node_actor};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::peer::Peer;
 use crate::backoff::exponential;
+use crate::pki::Role;
 
 /// Readers load a snapshot without a lock; changes are rare.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     peers: ArcSwap<Peers>,
     history: Mutex<History>,
+    /// A peer was admitted.
+    pub(super) admitted: Notify,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -28,6 +33,15 @@ struct Peers {
     /// Dialed addresses, such as those of seeds, and the nodes that answered there; these may
     /// advertise other addresses.
     aliases: BTreeMap<SocketAddr, NodeId>,
+    edges: Arc<Edges>,
+}
+
+/// The edges that are connected. They have names of their own: one that is called as a core is does
+/// not take its place.
+#[derive(Clone, Debug, Default)]
+pub struct Edges {
+    by_id: BTreeMap<NodeId, Arc<Peer>>,
+    by_actor: BTreeMap<ActorId, Arc<Peer>>,
 }
 
 #[derive(Debug, Default)]
@@ -93,6 +107,20 @@ impl Registry {
         self.peers.load().by_id.len()
     }
 
+    pub(super) fn edges(&self) -> Arc<Edges> {
+        self.peers.load().edges.clone()
+    }
+
+    /// Whether a dial of `addr` is in progress.
+    pub(super) fn is_dialing(&self, addr: SocketAddr) -> bool {
+        self.history.lock().dials.get(&addr).is_some_and(|dial| dial.retry_at.is_none())
+    }
+
+    /// How many dials are in progress.
+    pub(super) fn dialing(&self) -> usize {
+        self.history.lock().dials.values().filter(|dial| dial.retry_at.is_none()).count()
+    }
+
     /// The highest generation seen of `id`.
     pub(super) fn highest_seen(&self, id: &NodeId) -> Option<Generation> {
         self.history.lock().highest_seen.get(id).copied()
@@ -109,19 +137,28 @@ impl Registry {
         // The lock serialises changes; readers do not take it.
         let mut history = self.history.lock();
         let current = self.peers.load_full();
-        let existing = current.by_id.get(&peer.id);
+        let is_edge = peer.role == Role::Edge;
+        let existing =
+            if is_edge { current.edges.by_id.get(&peer.id) } else { current.by_id.get(&peer.id) };
         if existing.is_some_and(|existing| keeps(existing, &peer)) {
             return Admission::Surplus;
         }
-        history.record(&peer);
         let replaced = existing.cloned();
         let mut next = Peers::clone(&current);
+        if is_edge {
+            // Nothing is remembered of edges that are gone: their names may be generated.
+            Arc::make_mut(&mut next.edges).insert(peer);
+            self.peers.store(Arc::new(next));
+            return Admission::Admitted { replaced };
+        }
+        history.record(&peer);
         if let Some(old) = &replaced {
             next.forget_addr(old);
         }
         next.by_addr.insert(peer.advertise, peer.clone());
         next.by_id.insert(peer.id.clone(), peer);
         self.peers.store(Arc::new(next));
+        self.admitted.notify_waiters();
         Admission::Admitted { replaced }
     }
 
@@ -130,6 +167,11 @@ impl Registry {
         let _serialised = self.history.lock();
         let current = self.peers.load_full();
         let mut next = Peers::clone(&current);
+        if peer.role == Role::Edge {
+            Arc::make_mut(&mut next.edges).remove(peer);
+            self.peers.store(Arc::new(next));
+            return;
+        }
         if next.by_id.get(&peer.id).is_some_and(|current| Arc::ptr_eq(current, peer)) {
             next.by_id.remove(&peer.id);
         }
@@ -170,6 +212,46 @@ impl Registry {
             }
             (DialOutcome::Own, Some(dial)) => dial.retry_at = Some(Instant::now() + REDIAL_OWN),
             (_, None) => {}
+        }
+    }
+}
+
+// === impl Edges ===
+
+impl Edges {
+    pub fn get(&self, id: &NodeId) -> Option<&Arc<Peer>> {
+        self.by_id.get(id)
+    }
+
+    /// The edge that counts as `actor`.
+    pub fn by_actor(&self, actor: ActorId) -> Option<&Arc<Peer>> {
+        self.by_actor.get(&actor)
+    }
+
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<Peer>> {
+        self.by_id.values()
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    fn insert(&mut self, peer: Arc<Peer>) {
+        if let Some(old) = self.by_id.insert(peer.id.clone(), peer.clone()) {
+            self.by_actor.remove(&node_actor(&old.id, old.generation));
+        }
+        self.by_actor.insert(node_actor(&peer.id, peer.generation), peer);
+    }
+
+    /// Removes `peer`, unless another connection has replaced it.
+    fn remove(&mut self, peer: &Arc<Peer>) {
+        if self.by_id.get(&peer.id).is_some_and(|current| Arc::ptr_eq(current, peer)) {
+            self.by_id.remove(&peer.id);
+            self.by_actor.remove(&node_actor(&peer.id, peer.generation));
         }
     }
 }

@@ -15,7 +15,7 @@ use super::handle::Mesh;
 use super::tls;
 use super::wire::close_code;
 use crate::count;
-use crate::pki::{self, Identity};
+use crate::pki::{self, Identity, Role};
 
 /// The longest time for which a connection outlasts the certificate of its peer.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -45,7 +45,8 @@ impl Mesh {
     /// The number of connections whose peers still have an earlier certificate of this node.
     pub fn connections_to_renew(&self) -> usize {
         let current = self.credentials.load().number;
-        self.peers().iter().filter(|peer| peer.credentials != current).count()
+        let (peers, edges) = (self.peers(), self.edges());
+        peers.iter().chain(edges.iter()).filter(|peer| peer.credentials != current).count()
     }
 
     /// Brings the open connections up to date. Never returns.
@@ -57,7 +58,8 @@ impl Mesh {
                 () = self.credentials_replaced.notified() => {}
             }
             let credentials = self.credentials.load_full();
-            for peer in self.peers() {
+            let (peers, edges) = (self.peers(), self.edges());
+            for peer in peers.iter().chain(edges.iter()) {
                 let chain = credentials::chain(&peer.connection);
                 let (roots, now) = (&credentials.identity.roots, self.clock.system());
                 if let Err(reason) = pki::verify_peer(&chain, roots, now) {
@@ -69,9 +71,15 @@ impl Mesh {
                     );
                     peer.connection.close(close_code::CERTIFICATE, reason.as_bytes());
                 } else if peer.credentials != credentials.number {
-                    self.dial_anew(peer.advertise);
+                    match peer.role {
+                        Role::Core => self.dial_anew(peer.advertise),
+                        // It is not dialed, and comes back when it needs to.
+                        Role::Edge => {
+                            peer.connection.close(close_code::REPLACED, b"another certificate");
+                        }
+                    }
                 }
-                // Some ten microseconds each, of up to 511 peers.
+                // Some ten microseconds each, of up to 511 cores and 2,048 edges.
                 tokio::task::yield_now().await;
             }
         }

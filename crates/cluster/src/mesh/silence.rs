@@ -54,6 +54,12 @@ impl LastSeen {
         Duration::from_nanos(self.since_start_ns().saturating_sub(since))
     }
 
+    /// Whether something was received within [`PING_INTERVAL`].
+    pub(super) fn is_fresh(&self) -> bool {
+        let last = Duration::from_nanos(self.last_ns.load(Ordering::Relaxed));
+        Duration::from_nanos(self.since_start_ns()).saturating_sub(last) <= PING_INTERVAL
+    }
+
     fn since_start_ns(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }

@@ -11,7 +11,7 @@ use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{AckFrequencyConfig, TransportConfig, VarInt};
 use rustls::server::WebPkiClientVerifier;
 
-use crate::pki::Identity;
+use crate::pki::{Identity, Role};
 
 /// Identifies the protocol; a peer with another one fails the handshake.
 const ALPN: &[u8] = b"tidegate/1";
@@ -52,17 +52,21 @@ pub fn configure(identity: &Identity) -> Result<(quinn::ServerConfig, quinn::Cli
     client.alpn_protocols = vec![ALPN.to_vec()];
     client.resumption = rustls::client::Resumption::disabled();
 
-    let transport = Arc::new(transport());
     let mut server = quinn::ServerConfig::with_crypto(Arc::new(
         QuicServerConfig::try_from(server).map_err(error)?,
     ));
-    server.transport_config(transport.clone());
+    server.transport_config(Arc::new(transport(EDGE_IDLE_TIMEOUT, None)));
     // Peers have fixed addresses; a new address needs a new connection with its own hello.
     server.migration(false);
     server.max_incoming(INCOMING_MAX);
     let mut client =
         quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(client).map_err(error)?));
-    client.transport_config(transport);
+    // The shorter idle timeout of both ends holds, so that between cores is that of the dialer.
+    let (idle_timeout, keep_alive) = match identity.role {
+        Role::Core => (IDLE_TIMEOUT, KEEP_ALIVE),
+        Role::Edge => (EDGE_IDLE_TIMEOUT, EDGE_KEEP_ALIVE),
+    };
+    client.transport_config(Arc::new(transport(idle_timeout, Some(keep_alive))));
     Ok((server, client))
 }
 
@@ -76,8 +80,12 @@ pub const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 const PEER_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 /// A connection without packets for this long is closed. Failure detection does not depend on it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-/// So far below the idle timeout that two in a row may be lost.
+/// So far below the idle timeout that two in a row may be lost. The dialer keeps a connection
+/// alive; the acceptor answers.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
+/// The same for an edge: a core has a thousand of them.
+const EDGE_IDLE_TIMEOUT: Duration = Duration::from_secs(16);
+const EDGE_KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// The initial estimate of the round trip. QUIC's default of 333 ms would delay the first
 /// retransmission beyond the deadline of every forwarded check.
 const INITIAL_RTT: Duration = Duration::from_millis(10);
@@ -88,7 +96,7 @@ const ACK_EVERY: u32 = 8;
 /// trip plus this delay; QUIC's default of 25 ms is beyond the deadline of a forwarded check.
 const ACK_DELAY: Duration = Duration::from_millis(4);
 
-fn transport() -> TransportConfig {
+fn transport(idle_timeout: Duration, keep_alive: Option<Duration>) -> TransportConfig {
     let mut acks = AckFrequencyConfig::default();
     acks.ack_eliciting_threshold(VarInt::from_u32(ACK_EVERY)).max_ack_delay(Some(ACK_DELAY));
     let mut transport = TransportConfig::default();
@@ -99,8 +107,8 @@ fn transport() -> TransportConfig {
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
         .receive_window(VarInt::from_u32(PEER_WINDOW_BYTES))
         .send_window(u64::from(PEER_WINDOW_BYTES))
-        .max_idle_timeout(IDLE_TIMEOUT.try_into().ok())
-        .keep_alive_interval(Some(KEEP_ALIVE))
+        .max_idle_timeout(idle_timeout.try_into().ok())
+        .keep_alive_interval(keep_alive)
         .initial_rtt(INITIAL_RTT)
         .ack_frequency_config(Some(acks));
     transport

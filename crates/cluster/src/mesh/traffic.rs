@@ -22,7 +22,7 @@ struct Sent {
 pub enum Kind {
     /// Pings and grants.
     Pings,
-    /// The cluster maps, their consensus, and requests to change them.
+    /// The cluster maps, their consensus, requests to change them, and what edges follow.
     Map,
     /// Range transfers, without the states.
     Transfers,
@@ -60,7 +60,7 @@ impl Kind {
     pub(super) const fn of(call: &Call) -> Self {
         match call {
             Call::Ping { .. } | Call::GlobalPing(_) => Self::Pings,
-            Call::Map(..) => Self::Map,
+            Call::Map(..) | Call::Edge(_) => Self::Map,
             Call::Handoff(_) => Self::Transfers,
             Call::Gossip(_) => Self::Gossip,
             Call::Check(_)

@@ -13,6 +13,7 @@ use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::autopilot::{Complaints, JoinRequest};
 use tidegate_ownership::cluster_map::{ClusterId, ClusterMap, MAP_MEMBERS_MAX};
 use tidegate_ownership::identity::{Generation, NodeId};
+use tidegate_ownership::membership::Member;
 use tidegate_ownership::ranges::Ranges;
 use tidegate_ownership::{Epoch, HandoffReply, MemberId, Versions, VoteGrant};
 
@@ -45,6 +46,8 @@ pub(super) mod close_code {
     pub(in super::super) const CERTIFICATE: VarInt = VarInt::from_u32(6);
     /// The node has bumped its generation, so its hello is outdated.
     pub(in super::super) const NEW_GENERATION: VarInt = VarInt::from_u32(5);
+    /// An edge has not used the connection for a while.
+    pub(in super::super) const IDLE: VarInt = VarInt::from_u32(7);
 }
 
 // === hello ===
@@ -81,6 +84,9 @@ pub struct Hello {
 /// IPv6 address, of the 64 KiB of a message. With ids of 63 bytes that is 563 starts: these nodes,
 /// and 51 more that ended within the last half minute.
 pub const PEERS_MAX: usize = MAP_MEMBERS_MAX - 1;
+
+/// The most edges that are connected to a core. At the bound further ones are refused.
+pub const EDGES_MAX: usize = 2_048;
 
 /// What all nodes of a cluster have to be configured with alike: owners of keys follow from the
 /// first, and voters wait for the end of the leases of others by the second.
@@ -149,6 +155,9 @@ pub enum Refusal {
     /// The certificate is not for a node that decides limits.
     #[error("its certificate is not for the role `core`; issue one with `tidegate ca issue`")]
     Role,
+    /// The refusing side, a core, is connected to [`EDGES_MAX`] edges.
+    #[error("it is connected to {} edges already, the most that there may be", EDGES_MAX)]
+    FullOfEdges,
 }
 
 // === calls and replies ===
@@ -202,6 +211,8 @@ pub enum Call {
     Reserve(ReserveCall),
     /// End a reservation, and count what it cost.
     Commit(CommitCall),
+    /// Between an edge and a core.
+    Edge(EdgeCall),
 }
 
 /// Which map a call is about.
@@ -229,6 +240,34 @@ pub enum MapCall {
     Leave { member: MemberId, is_empty: bool },
     /// The first map of a cluster that the sender founds together with the receiver.
     Found(Box<ClusterMap>),
+}
+
+/// A call between an edge and a core.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EdgeCall {
+    /// The sender follows the receiver: it is sent [`EdgeCall::Cluster`] at once, unless it has the
+    /// one of this revision, and after each change. Repeated while it follows.
+    Follow { revision: u64 },
+    /// What the sender, which is followed, knows of the cluster. No reply.
+    Cluster(Box<ClusterView>),
+}
+
+/// What an edge has to know: where keys are decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterView {
+    /// Of the sender; another one after each change.
+    pub revision: u64,
+    /// Epoch 0 while it knows none.
+    pub region: ClusterMap,
+    /// The global map, with `global.founders`.
+    pub global: Option<ClusterMap>,
+    /// Of all regions, by gossip. Further ones than
+    /// [`MEMBERS_MAX`](tidegate_ownership::membership::MEMBERS_MAX) are not read.
+    pub members: Vec<Member>,
+    /// About how many edges the region has, and not fewer.
+    pub edges: u32,
+    /// Whether the sender has a lease.
+    pub has_lease: bool,
 }
 
 /// The reply to a [`Call`].

@@ -16,11 +16,11 @@ use parking_lot::Mutex;
 use tidegate_limiter::store::{KeyHash, Store};
 use tidegate_limiter::units::{Monotonic, Span};
 use tidegate_ownership::autopilot::{COMPLAINTS_MAX, Complaints};
-use tidegate_ownership::cluster_map::{ClusterId, MapMember, MapState};
+use tidegate_ownership::cluster_map::{ClusterId, MapState};
 use tidegate_ownership::grants::Grants;
-use tidegate_ownership::homes::{Gained, Homes};
+use tidegate_ownership::homes::Homes;
 use tidegate_ownership::identity::{Generation, NodeId};
-use tidegate_ownership::membership::{Member, MemberState, View};
+use tidegate_ownership::membership::View;
 use tidegate_ownership::region_right::RegionRight;
 use tidegate_ownership::ring::Ring;
 use tidegate_ownership::route::{Admission, Topology};
@@ -36,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 use super::counters::Counters;
 use super::handle::{Leases, OwnedRanges, Ownership};
 use super::takeover::Takeover;
+use super::topology::{Known, homes};
 use crate::count;
 use crate::mesh::wire::{Call, GlobalPong, Handoff, HandoffStep, PingStatus, PongStatus, Reply};
 use crate::mesh::{Mesh, PING_INTERVAL, Peer, StreamClass, running};
@@ -87,6 +88,8 @@ struct Machines {
     saved: Epoch,
     /// The live members according to gossip.
     view: View,
+    /// About how many edges the region has.
+    edges: u32,
     /// When each member was heard last; members that were never heard since they were admitted.
     heard: BTreeMap<MemberId, Monotonic>,
     /// The last tick; a long pause before this one means that this node did not run.
@@ -189,6 +192,7 @@ impl Driver {
             map: Arc::default(),
             saved: Epoch(0),
             view: View::default(),
+            edges: 0,
             heard: BTreeMap::new(),
             ticked: now,
             unanswered: BTreeMap::new(),
@@ -221,6 +225,22 @@ impl Driver {
         let machines = &mut *self.machines.lock();
         machines.view = view.clone();
         self.update_topology(machines);
+    }
+
+    /// About how many edges the region has.
+    pub fn edges_changed(&self, edges: u32) {
+        let machines = &mut *self.machines.lock();
+        if machines.edges != edges {
+            machines.edges = edges;
+            self.update_topology(machines);
+        }
+    }
+
+    /// The newest map, without what it grants: what an edge learns of a pong.
+    pub fn pong_to_edge(&self) -> PongStatus {
+        let running = running(self.ownership.monotonic());
+        let map = self.map();
+        PongStatus { cluster: map.cluster, epoch: map.epoch, running, ..PongStatus::default() }
     }
 
     /// A newer map is committed. It need not be on the disk of this node.
@@ -783,21 +803,13 @@ impl Driver {
         machines.rejections.clear();
     }
 
-    /// The members of this region by the map, those of other regions by gossip.
     fn update_topology(&self, machines: &Machines) {
         let Options { me, region, vnodes, .. } = &self.options;
-        let (map, view) = (&machines.map, &machines.view);
-        let others = view.members().iter().filter(|member| member.region != *region).cloned();
-        let own =
-            map.present().map(|member| self.with_metadata(member, view.get(&member.identity.node)));
-        let members = View::new(own.chain(others));
-        let sharing = map.members.iter().map(|member| member.identity.node.clone());
+        let Machines { map, view, edges, .. } = machines;
         let homes = machines.homes(region, &self.options.home_regions);
-        let topology = Topology::new(me.node.clone(), region.clone(), members, *vnodes)
-            .with_homes(homes)
-            .sharing_among(sharing)
-            .admitted(self.admission(map))
-            .after(&self.topology.load());
+        let (me, vnodes, edges) = (&me.node, *vnodes, *edges);
+        let topology = Known { me, region, vnodes, map, view, homes, edges }.topology();
+        let topology = topology.admitted(self.admission(map)).after(&self.topology.load());
         self.topology.store(Arc::new(topology));
     }
 
@@ -808,24 +820,6 @@ impl Driver {
         let own = present.find(|member| member.identity == *me && member.start == *start)?;
         let (cluster, generation) = (map.cluster, own.generation);
         Some(Admission { cluster, generation, collection: map.collection })
-    }
-
-    fn with_metadata(&self, member: &MapMember, known: Option<&Member>) -> Member {
-        Member {
-            id: member.identity.node.clone(),
-            generation: known
-                .map_or(member.generation, |known| known.generation.max(member.generation)),
-            addr: member.addr,
-            region: self.options.region.clone(),
-            zone: member.zone.clone(),
-            state: match member.state {
-                MapState::Up => MemberState::Up,
-                MapState::Draining | MapState::Down => MemberState::Draining,
-            },
-            rule_book: known.map_or(0, |known| known.rule_book),
-            http: known.and_then(|known| known.http),
-            has_lease: known.is_some_and(|known| known.has_lease),
-        }
     }
 
     /// Renews or loses the lease, and claims ranges.
@@ -887,17 +881,8 @@ pub(crate) fn skip_pause(heard: &mut BTreeMap<MemberId, Monotonic>, now: Monoton
 }
 
 impl Machines {
-    /// The homes of global keys, as configured or, where they may change, as agreed on. Until the
-    /// agreement is known they are those of the configuration, which decide nothing: a region that
-    /// took itself for the only one would have all shares of a limit for itself.
     fn homes(&self, region: &str, all: &[String]) -> Homes {
-        match &self.region_right {
-            None => Homes::new(region.to_owned(), self.map.homes.names.clone()),
-            Some(right) if right.map().homes.names.is_empty() => {
-                Homes::new(region.to_owned(), all.to_vec()).agreed(Gained::Unknown)
-            }
-            Some(right) => right.homes().among(all),
-        }
+        homes(self.region_right.as_ref(), &self.map, region, all)
     }
 
     /// Removes the takeovers whose ranges this node holds now.

@@ -9,6 +9,7 @@ mod counters;
 pub mod driver;
 mod handle;
 mod takeover;
+pub(crate) mod topology;
 
 pub use counters::Counters;
 pub use driver::Driver;

@@ -13,7 +13,7 @@ use tidegate_ownership::name::is_label;
 use time::OffsetDateTime;
 
 use super::Error;
-use super::bearer::{Bearer, CORE_ROLE, MESH_NAME, Validity, region_name};
+use super::bearer::{Bearer, MESH_NAME, Validity, region_name};
 
 /// The subject of every authority. It is constant, so that an authority can be restored from its
 /// key alone. Authorities are told apart by their keys, not by this name.
@@ -68,13 +68,13 @@ impl Authority {
     }
 
     /// Creates a key and a certificate for `bearer`, valid as client and as server. Its names are
-    /// the node id, [`MESH_NAME`], [`region_name`] and [`CORE_ROLE`].
+    /// the node id, [`MESH_NAME`], [`region_name`] and that of its role.
     ///
     /// # Errors
     ///
     /// The node or the region is not a label, or the certificate could not be created.
     pub fn issue(&self, bearer: Bearer<'_>, validity: Validity) -> Result<Issued, Error> {
-        let Bearer { node, region } = bearer;
+        let Bearer { node, region, role } = bearer;
         for (name, what) in [(node, "node id"), (region, "region")] {
             if !is_label(name) {
                 let rule = "1 to 63 of a-z, 0-9 and -, at least one letter, no - at either end";
@@ -82,8 +82,8 @@ impl Authority {
             }
         }
         let key = KeyPair::generate_for(&PKCS_ED25519)?;
-        let names =
-            [node.to_owned(), MESH_NAME.to_owned(), region_name(region), CORE_ROLE.to_owned()];
+        let role = role.in_certificate().to_owned();
+        let names = [node.to_owned(), MESH_NAME.to_owned(), region_name(region), role];
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name.push(DnType::CommonName, node);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

@@ -4,13 +4,51 @@
 //! `mesh.tidegate`, `eu.region.tidegate` and `core.role.tidegate`. A node id and a region have no
 //! dot, so none of these names is another one.
 
+use serde::Deserialize;
 use tidegate_limiter::units::{Span, Timestamp};
 
-/// The node that a certificate is for. Its role is [`CORE_ROLE`].
+/// The node that a certificate is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bearer<'a> {
     pub node: &'a str,
     pub region: &'a str,
+    pub role: Role,
+}
+
+/// What a node does in its cluster: `node.role`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// It owns keys, votes and gossips.
+    #[default]
+    Core,
+    /// It answers beside a service, and owns nothing ([`edge`](crate::edge)).
+    Edge,
+}
+
+impl<'a> Bearer<'a> {
+    /// A node of the role [`Role::Core`].
+    pub const fn core(node: &'a str, region: &'a str) -> Self {
+        Self { node, region, role: Role::Core }
+    }
+}
+
+impl Role {
+    /// As in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Core => "core",
+            Self::Edge => "edge",
+        }
+    }
+
+    /// The name in the certificates of nodes of this role.
+    pub const fn in_certificate(self) -> &'static str {
+        match self {
+            Self::Core => "core.role.tidegate",
+            Self::Edge => "edge.role.tidegate",
+        }
+    }
 }
 
 /// The validity period of a certificate, both ends included.
@@ -22,10 +60,6 @@ pub struct Validity {
 
 /// The name that every node certificate carries and that peers dial by.
 pub const MESH_NAME: &str = "mesh.tidegate";
-
-/// The name in the certificate of a node that decides limits. Certificates for other roles would
-/// carry another name below `role.tidegate`.
-pub const CORE_ROLE: &str = "core.role.tidegate";
 
 /// The name in the certificates of the nodes of `region`.
 pub fn region_name(region: &str) -> String {

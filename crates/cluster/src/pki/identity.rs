@@ -12,7 +12,7 @@ use serde::Deserialize;
 use tidegate_limiter::units::Timestamp;
 
 use super::Error;
-use super::bearer::{Bearer, Validity};
+use super::bearer::{Bearer, Role, Validity};
 use super::files::{read_secret_text, read_text};
 use super::verify::{Subject, anchors, certificates, issue_command};
 
@@ -27,7 +27,8 @@ pub struct Tls {
     /// the company's.
     pub ca: Option<PathBuf>,
     /// This node's certificate chain (PEM), its own certificate first. Names: the node id,
-    /// `mesh.tidegate`, `REGION.region.tidegate` and `core.role.tidegate`.
+    /// `mesh.tidegate`, `REGION.region.tidegate` and `core.role.tidegate`, or for an edge
+    /// `edge.role.tidegate`.
     pub cert: Option<PathBuf>,
     /// This node's private key (PEM). A file that others can read is refused.
     pub key: Option<PathBuf>,
@@ -44,6 +45,8 @@ pub struct Identity {
     pub node: String,
     /// Its region, which the certificate names as well.
     pub region: String,
+    /// Its role, which the certificate names as well.
+    pub role: Role,
     /// The authorities that peers' certificates are verified against.
     pub roots: Arc<RootCertStore>,
     /// The node's certificate, then the intermediate ones.
@@ -67,7 +70,7 @@ pub const SECRETS_MAX: usize = 4;
 ///
 /// The first thing a peer would refuse, or the first file that cannot be used.
 pub fn load(tls: &Tls, bearer: Bearer<'_>, now: Timestamp) -> Result<Identity, Error> {
-    let Bearer { node, region } = bearer;
+    let Bearer { node, region, role } = bearer;
     let ca = required(tls.ca.as_deref(), "ca")?;
     let cert = required(tls.cert.as_deref(), "cert")?;
     let key = required(tls.key.as_deref(), "key")?;
@@ -77,8 +80,8 @@ pub fn load(tls: &Tls, bearer: Bearer<'_>, now: Timestamp) -> Result<Identity, E
         Some(dir) => format!("tidegate ca init --dir {}", dir.display()),
         None => "tidegate ca init --dir .".to_owned(),
     };
-    let issue = || issue_command(ca, node, region, false);
-    let reissue = || issue_command(ca, node, region, true);
+    let issue = || issue_command(ca, bearer, false);
+    let reissue = || issue_command(ca, bearer, true);
 
     let ca_certs = certificates(&read_text(ca, init)?);
     let (ca_certs, anchors) = ca_certs
@@ -92,7 +95,7 @@ pub fn load(tls: &Tls, bearer: Bearer<'_>, now: Timestamp) -> Result<Identity, E
         .ok_or_else(|| malformed(secret_path, "32 hexadecimal digits", &init()))?;
 
     let (path, authority) = (cert, ca);
-    let subject = Subject { node, region, path, authority, anchors: &anchors, chain: &chain };
+    let subject = Subject { bearer, path, authority, anchors: &anchors, chain: &chain };
     let validity = subject.verify(now)?;
     let provider = rustls::crypto::ring::default_provider();
     if CertifiedKey::from_der(chain.clone(), private_key.clone_key(), &provider).is_err() {
@@ -103,6 +106,7 @@ pub fn load(tls: &Tls, bearer: Bearer<'_>, now: Timestamp) -> Result<Identity, E
     Ok(Identity {
         node: node.to_owned(),
         region: region.to_owned(),
+        role,
         roots: Arc::new(roots),
         chain,
         key: Arc::new(private_key),
@@ -113,6 +117,11 @@ pub fn load(tls: &Tls, bearer: Bearer<'_>, now: Timestamp) -> Result<Identity, E
 }
 
 impl Identity {
+    /// The node that the certificate is for.
+    pub fn bearer(&self) -> Bearer<'_> {
+        Bearer { node: &self.node, region: &self.region, role: self.role }
+    }
+
     /// Whether `other` has the same certificate and key.
     pub fn has_certificate_of(&self, other: &Self) -> bool {
         self.chain == other.chain && self.key == other.key
@@ -130,6 +139,7 @@ impl fmt::Debug for Identity {
         f.debug_struct("Identity")
             .field("node", &self.node)
             .field("region", &self.region)
+            .field("role", &self.role)
             .field("validity", &self.validity)
             .finish_non_exhaustive()
     }

@@ -3,7 +3,7 @@
 //!
 //! A cluster has its own certificate authority. Every certificate that it signed may join, so its
 //! key is kept off the nodes. A node certificate carries four DNS names: the node id, its region
-//! ([`region_name`]), its role ([`CORE_ROLE`]), and [`MESH_NAME`], which is the same in all of
+//! ([`region_name`]), its role ([`Role::in_certificate`]), and [`MESH_NAME`], which is the same in all of
 //! them. Peers dial an address without knowing the node id behind it, so rustls' stock verifier
 //! checks the common name; the hello that follows compares the claimed node id and region with the
 //! certificate by [`names`].
@@ -28,7 +28,7 @@ use std::fmt::Display;
 use std::path::Path;
 
 pub use authority::{Authority, Issued};
-pub use bearer::{Bearer, CORE_ROLE, MESH_NAME, Validity, region_name};
+pub use bearer::{Bearer, MESH_NAME, Role, Validity, region_name};
 pub use files::{
     AUTHORITY_CERT, AUTHORITY_KEY, CLUSTER_SECRET, IssuedFiles, Overwrite, init, issue,
 };

@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
 use super::Error;
-use super::bearer::{Bearer, CORE_ROLE, MESH_NAME, Validity, region_name};
+use super::bearer::{Bearer, MESH_NAME, Role, Validity, region_name};
 
 /// Whether a peer's certificate, the first of `chain`, is valid at `now` under `roots`.
 ///
@@ -41,8 +41,7 @@ pub fn verify_peer(
 
 /// What is verified; the paths are for errors alone.
 pub(super) struct Subject<'a> {
-    pub(super) node: &'a str,
-    pub(super) region: &'a str,
+    pub(super) bearer: Bearer<'a>,
     pub(super) path: &'a Path,
     pub(super) authority: &'a Path,
     pub(super) anchors: &'a [TrustAnchor<'static>],
@@ -61,20 +60,21 @@ impl Subject<'_> {
         for usage in [KeyUsage::server_auth(), KeyUsage::client_auth()] {
             at(now, usage).map_err(|error| self.refusal(&error))?;
         }
-        let region_name = region_name(self.region);
+        let Bearer { node, region, role } = self.bearer;
+        let (region_name, role) = (region_name(region), role.in_certificate());
         for (name, or) in [
-            (self.node, ", or set TIDEGATE_NODE__ID to the certificate's name"),
+            (node, ", or set TIDEGATE_NODE__ID to the certificate's name"),
             (MESH_NAME, ""),
             (&region_name, ", or set TIDEGATE_NODE__REGION to the certificate's region"),
-            (CORE_ROLE, ""),
+            (role, ", or set node.role to the certificate's role"),
         ] {
             if !names(first, name) {
-                let issue = self.command(name != self.node);
+                let issue = self.command(name != node);
                 return Err(Error::of(
                     self.path,
                     format_args!(
                         "does not carry the name {name} (it needs the node id, {MESH_NAME}, \
-                         {region_name} and {CORE_ROLE}); issue one with `{issue}`{or}"
+                         {region_name} and {role}); issue one with `{issue}`{or}"
                     ),
                 ));
             }
@@ -93,7 +93,7 @@ impl Subject<'_> {
     }
 
     fn refusal(&self, error: &webpki::Error) -> Error {
-        let (node, renew) = (self.node, self.command(true));
+        let (node, renew) = (self.bearer.node, self.command(true));
         let text = match error {
             webpki::Error::CertExpired { not_after, .. } => {
                 format!("expired on {}; renew it with `{renew}`", day(*not_after))
@@ -119,7 +119,7 @@ impl Subject<'_> {
     }
 
     fn command(&self, renew: bool) -> String {
-        issue_command(self.authority, self.node, self.region, renew)
+        issue_command(self.authority, self.bearer, renew)
     }
 }
 
@@ -145,11 +145,14 @@ pub fn names(cert: &CertificateDer<'_>, name: &str) -> bool {
 }
 
 /// The command that creates a certificate for `node` in the folder of the authority's file.
-pub(super) fn issue_command(authority: &Path, node: &str, region: &str, renew: bool) -> String {
+pub(super) fn issue_command(authority: &Path, bearer: Bearer<'_>, renew: bool) -> String {
+    let Bearer { node, region, role } = bearer;
     let dir = authority.parent().filter(|dir| !dir.as_os_str().is_empty());
     let dir = dir.unwrap_or_else(|| Path::new("."));
+    let dir = dir.display();
+    let role = if role == Role::Edge { " --role edge" } else { "" };
     let renew = if renew { " --renew" } else { "" };
-    format!("tidegate ca issue --dir {} --node {node} --region {region}{renew}", dir.display())
+    format!("tidegate ca issue --dir {dir} --node {node} --region {region}{role}{renew}")
 }
 
 /// All certificates of a PEM text. `None` if there is none or one is malformed.
@@ -178,9 +181,8 @@ pub(super) fn is_issued_by(
     };
     // The paths are for the error's text, which is not used.
     let nowhere = Path::new("");
-    let Bearer { node, region } = bearer;
     let (path, authority) = (nowhere, nowhere);
-    let subject = Subject { node, region, path, authority, anchors: &anchors, chain: &chain };
+    let subject = Subject { bearer, path, authority, anchors: &anchors, chain: &chain };
     subject.verify(at).is_ok()
 }
 

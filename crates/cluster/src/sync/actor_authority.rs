@@ -3,6 +3,7 @@
 //! | sender | counters accepted from it |
 //! |---|---|
 //! | a node of this region | its own, and those of nodes and regions that are gone |
+//! | an edge of this region | its own |
 //! | the key's owner in this region | all but this node's, which has no other writer; its rest |
 //! | the key's owner in another region | the counter of its region |
 //!
@@ -18,6 +19,7 @@ use tidegate_ownership::identity::{NodeId, region_actor};
 use tidegate_ownership::route::Topology;
 
 use crate::mesh::wire::SyncRole;
+use crate::pki::Role;
 
 /// The peer that sent some counters, and this node's actor.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +28,7 @@ pub(super) struct ActorAuthority<'a> {
     pub(super) peer: &'a NodeId,
     pub(super) peer_actor: ActorId,
     pub(super) peer_region: &'a str,
+    pub(super) peer_role: Role,
     /// How far ahead of this node's clock the peer's may be.
     pub(super) ahead_max: Span,
 }
@@ -58,7 +61,8 @@ impl ActorAuthority<'_> {
         let bounds = Bounds { now, ahead_max: self.ahead_max, actors_max: ACTORS_MAX };
         let is_same_region = self.peer_region == topology.region;
         let is_wrong_role = is_same_region == (role == SyncRole::Region);
-        if is_wrong_role || actor_counters.validate(&bounds).is_err() {
+        let is_edge_as_owner = self.peer_role == Role::Edge && role != SyncRole::Node;
+        if is_wrong_role || is_edge_as_owner || actor_counters.validate(&bounds).is_err() {
             return Accepted::Refused;
         }
         let owner = topology.region_owner(self.peer_region, key.token);
@@ -74,6 +78,7 @@ impl ActorAuthority<'_> {
             // A rest is of the owner's making, for one node.
             SyncRole::Owner => !actor.is_rest() || actor == self.own_actor.rest(),
             SyncRole::Node if actor.is_rest() => false,
+            SyncRole::Node if self.peer_role == Role::Edge => actor == self.peer_actor,
             SyncRole::Node => {
                 let present = topology.present_actor(actor);
                 let is_kept = actor == self.peer_actor
@@ -140,7 +145,12 @@ mod tests {
         Delta { slice_ns: 60_000_000_000, slices_kept: 2, slices: vec![bucket] }
     }
 
-    fn accept(
+    fn accept(peer: &str, region: &str, role: SyncRole, delta: Delta) -> (Accepted, Vec<ActorId>) {
+        accept_of(Role::Core, peer, region, role, delta)
+    }
+
+    fn accept_of(
+        peer_role: Role,
         peer: &str,
         region: &str,
         role: SyncRole,
@@ -152,6 +162,7 @@ mod tests {
             peer: &peer_id,
             peer_actor: actor(peer, 2),
             peer_region: region,
+            peer_role,
             ahead_max: AHEAD_MAX,
         };
         let accepted = actor_authority.accept(&mut delta, role, KEY, &topology(), NOW);
@@ -194,6 +205,19 @@ mod tests {
             assert_eq!(accepted, outcome, "{total}");
             assert_eq!(left.contains(&total), outcome == Accepted::Whole);
         }
+    }
+
+    #[test]
+    fn an_edge_is_authoritative_for_itself_alone() {
+        let accept = |peer: &str, role, delta| accept_of(Role::Edge, peer, "eu", role, delta);
+        let (own, gone) = (actor("edge", 2), actor("c", 1));
+        let counters = delta(10, &[own, gone, actor("edge", 1), actor("b", 2)]);
+        assert_eq!(accept("edge", SyncRole::Node, counters), (Accepted::Whole, vec![own]));
+        let topology = topology();
+        let owner = topology.region_owner("eu", KEY.token).expect("an owner").to_string();
+        // It is called as the owner is.
+        let counters = delta(10, &[actor("c", 2)]);
+        assert_eq!(accept(&owner, SyncRole::Owner, counters).0, Accepted::Refused);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::synchroniser::{Synchroniser, known_to};
 use crate::count;
 use crate::mesh::Peer;
 use crate::mesh::wire::{Reply, SYNC_ENTRIES_MAX, Sync, SyncEntry, SyncRole};
+use crate::pki::Role;
 
 impl Synchroniser {
     /// Merges counters that a peer sent. The reply has an entry for every key except those that the
@@ -29,6 +30,7 @@ impl Synchroniser {
             peer: &from.id,
             peer_actor: node_actor(&from.id, from.generation),
             peer_region: &from.region,
+            peer_role: from.role,
             ahead_max: self.options.ahead_max,
         };
         let (mut replies, mut is_disputed) = (Vec::new(), false);
@@ -113,6 +115,7 @@ impl Synchroniser {
             peer: to,
             peer_actor: node_actor(to, peer.generation),
             peer_region: &peer.region,
+            peer_role: Role::Core,
             ahead_max: self.options.ahead_max,
         };
         // The reply to a push comes from the owner, that to a region exchange from the other

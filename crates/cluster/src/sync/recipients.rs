@@ -2,9 +2,10 @@
 //!
 //! A node that does not own a key sends its own counter to the owner. The owner sends the others'
 //! to each node that has counted the key, and all counters to one replica, the node that owns the
-//! key when this one is gone.
+//! key when this one is gone. Edges that have counted it are sent them in the rounds only: there may
+//! be a thousand of them, and one that counts near the limit announces, and gets them in the reply.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tidegate_limiter::engine::{ActorCounters, ActorId};
@@ -12,6 +13,7 @@ use tidegate_limiter::store::KeyHash;
 use tidegate_ownership::identity::{NodeId, node_actor};
 use tidegate_ownership::route::Topology;
 
+use crate::mesh::Edges;
 use crate::mesh::wire::SyncRole;
 
 #[derive(Debug)]
@@ -46,6 +48,16 @@ impl Recipients {
             owner => (SyncRole::Node, owner.into_iter().collect()),
         }
     }
+}
+
+/// The edges that have counted the key and are connected.
+pub(super) fn edges<'a>(
+    edges: &'a Edges,
+    counters: &ActorCounters,
+) -> impl Iterator<Item = &'a NodeId> {
+    let actors = if edges.is_empty() { BTreeSet::new() } else { counters.actors() };
+    let users = actors.into_iter().filter_map(|actor| edges.by_actor(actor));
+    users.filter(|edge| !edge.is_unreachable()).map(|edge| &edge.id)
 }
 
 /// The node that owns the key when its owner is gone.

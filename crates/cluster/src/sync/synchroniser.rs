@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::batch::{Batch, Batches};
 use super::lanes::{Lanes, Turn};
-use super::recipients::{Recipients, replica};
+use super::recipients::{self, Recipients, replica};
 use crate::changes::Changes;
 use crate::count;
 use crate::environment::Clock;
@@ -30,6 +30,7 @@ use crate::incarnation::Incarnation;
 use crate::mesh::codec::RESTS;
 use crate::mesh::wire::{Call, Reply, Sync, SyncRole};
 use crate::mesh::{Mesh, StreamClass};
+use crate::pki::Role;
 
 /// How often counters are sent.
 #[derive(Clone, Copy, Debug)]
@@ -69,8 +70,8 @@ pub struct Synchroniser {
 }
 
 /// The epoch of the view, and its members with their generations. When it changes, a peer may have
-/// none of this node's counters.
-type Members = (u64, Vec<(NodeId, Generation)>);
+/// none of this node's counters, or hold back less. Beside them about how many edges there are.
+type Members = (u64, Vec<(NodeId, Generation)>, u32);
 
 /// Statistics since the start, for the metrics.
 #[derive(Debug, Default)]
@@ -135,10 +136,11 @@ impl Synchroniser {
         self.slack_divisor.load(Ordering::Relaxed)
     }
 
-    /// Divides the slack among the members. A node that leaves has none. What nodes of an earlier,
+    /// Divides the slack among the members and edges. A node that leaves has none. What nodes of an earlier,
     /// smaller cluster held back is sent because every key is queued when the members change.
     fn divide_slack(&self, topology: &Topology) {
-        let nodes = u32::try_from(topology.view.members().len()).unwrap_or(u32::MAX);
+        let members = u32::try_from(topology.view.members().len()).unwrap_or(u32::MAX);
+        let nodes = members.saturating_add(topology.edges).max(1);
         let divisor =
             if topology.is_leaving() { 0 } else { SYNC_SLACK_DIVISOR.saturating_mul(nodes) };
         self.slack_divisor.store(divisor, Ordering::Relaxed);
@@ -258,11 +260,16 @@ impl Synchroniser {
         let topology = &recipients.topology;
         let mut batches = Batches::default();
         let mut postponed = Vec::new();
+        let connected = mesh.edges();
         drain(&mut |key: KeyHash, actor_counters: &ActorCounters| {
             let (role, nodes) = recipients.of(key, actor_counters);
             let is_owner = role == SyncRole::Owner;
             let replica = replica(topology, key).filter(|it| !nodes.contains(it));
             for to in nodes.iter().copied().chain(replica.filter(|_| is_owner)) {
+                let counters = self.counters_for(to, role, key, actor_counters, topology, mesh);
+                batches.add(to, role, key, counters);
+            }
+            for to in recipients::edges(&connected, actor_counters).filter(|_| is_owner) {
                 let counters = self.counters_for(to, role, key, actor_counters, topology, mesh);
                 batches.add(to, role, key, counters);
             }
@@ -354,12 +361,16 @@ impl Synchroniser {
                     let present = topology.present_actor(actor);
                     if actor.is_total() { present.is_none() } else { present != Some(actor) }
                 };
-                actor_counters.delta_of(|actor| actor.writer() == own.writer() || is_gone(actor))
+                let is_core = mesh.role == Role::Core;
+                actor_counters
+                    .delta_of(|actor| actor.writer() == own.writer() || is_core && is_gone(actor))
             }
             SyncRole::Owner => {
-                let version = mesh.peer(to).map_or(0, |peer| peer.version);
-                let member = topology.view.get(to);
-                let generation = member.map_or(Generation(0), |member| member.generation);
+                let peer = mesh.peer(to);
+                let version = peer.as_ref().map_or(0, |peer| peer.version);
+                let edge = peer.filter(|peer| peer.role == Role::Edge).map(|edge| edge.generation);
+                let member = topology.view.get(to).map(|member| member.generation);
+                let generation = edge.or(member).unwrap_or(Generation(0));
                 let is_replica = replica(topology, key) == Some(to);
                 known_to(actor_counters, node_actor(to, generation), version, is_replica)
             }
@@ -449,6 +460,12 @@ impl Synchroniser {
         let admission = self.topology.load().admission();
         let call = Call::Sync(Sync { role, urgent: is_urgent, entries });
         let class = if is_urgent { StreamClass::Checks } else { StreamClass::Bulk };
+        if mesh.role == Role::Edge {
+            let owner = self.topology.load().view.get(&to).map(|member| member.addr);
+            if let Some(addr) = owner {
+                let _ = tokio::time::timeout(REPLY_TIMEOUT, mesh.connect(&to, addr)).await;
+            }
+        }
         match mesh.call(&to, class, call, REPLY_TIMEOUT).await {
             Ok(Reply::ActorCounters { members, entries }) => {
                 let is_collected = |own: &Admission| {
@@ -460,7 +477,11 @@ impl Synchroniser {
             Ok(Reply::Done) => {}
             Ok(_) | Err(_) => {
                 count(&self.counters.failed, 1);
-                self.enqueue_again(keys, role);
+                // An edge that has gone gets them in the reply to what it counts next.
+                let is_member = self.topology.load().view.get(&to).is_some();
+                if is_member || mesh.role == Role::Edge {
+                    self.enqueue_again(keys, role);
+                }
             }
         }
     }
@@ -493,7 +514,8 @@ pub(super) fn known_to(
 
 fn members(topology: &Topology) -> Members {
     let member = |member: &Member| (member.id.clone(), member.generation);
-    (topology.view.fingerprint(), topology.view.members().iter().map(member).collect())
+    let members = topology.view.members().iter().map(member).collect();
+    (topology.view.fingerprint(), members, topology.edges)
 }
 
 // === keys that wait for the region exchange ===

@@ -155,6 +155,17 @@ impl Cluster {
         self.nodes.last_mut().expect("just added")
     }
 
+    /// An edge whose seeds are the first two nodes. It does not run yet, and is none of the nodes.
+    pub fn edge(&self, id: &str, options: ClusterOptions<'_>) -> Node {
+        certificates::issue_edge(self.program, &self.dir.path().join("pki"), id);
+        let options = ClusterOptions { has_disks: false, ..options };
+        let mut edge = Node::new(self.program, self.dir.path().join(id), id, &options, &self.http);
+        let seeds = list(self.nodes.iter().take(2).map(|node| node.mesh.to_string()));
+        edge.write_config(&format!("[cluster]\nseeds = {seeds}\n{}{}", tls(id), options.config));
+        edge.set("node.role=edge");
+        edge
+    }
+
     /// What cuts `region` off from all others; of a cluster that was
     /// [started apart](Cluster::start_apart).
     pub fn cutter(&self, options: &ClusterOptions<'_>, region: &str) -> Cutter {
@@ -276,12 +287,19 @@ impl Cluster {
         node.write_config(&format!(
             "[cluster]\nlisten = \"{mesh}\"\nadvertise = \"{advertise}\"\nseeds = {seeds}\n\
              founders = {founders}\n\
-             regions = {regions}\n\
-             [tls]\nca = \"../pki/ca.pem\"\ncert = \"../pki/{id}.pem\"\nkey = \"../pki/{id}.key\"\n\
-             secret = \"../pki/cluster.secret\"\n{}",
+             regions = {regions}\n{}{}",
+            tls(id),
             options.config
         ));
     }
+}
+
+/// The files of the node `id`.
+fn tls(id: &str) -> String {
+    format!(
+        "[tls]\nca = \"../pki/ca.pem\"\ncert = \"../pki/{id}.pem\"\nkey = \"../pki/{id}.key\"\n\
+         secret = \"../pki/cluster.secret\"\n"
+    )
 }
 
 /// A list of strings in TOML.

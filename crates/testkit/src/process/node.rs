@@ -173,6 +173,23 @@ impl Node {
         until(&what, Duration::from_secs(30), condition).await;
     }
 
+    /// Waits until it is ready.
+    pub async fn is_serving(&mut self) {
+        let what = format!("{} is ready", self.id);
+        let (client, http) = (self.client.clone(), self.http);
+        let process = self.process.as_mut().expect("it was started");
+        let condition = async || {
+            if let Some(status) = process.exit() {
+                panic!("it ended with {status}\n{}", process.tail());
+            }
+            match client.get(http, "/readyz").await? {
+                ready if ready.status == 200 => Ok(()),
+                ready => Err(format!("/readyz returns {}: {}", ready.status, ready.body)),
+            }
+        };
+        until(&what, Duration::from_secs(30), condition).await;
+    }
+
     /// `GET /status`.
     pub async fn status(&self) -> Result<StatusReport, String> {
         status(&self.client, self.admin).await
