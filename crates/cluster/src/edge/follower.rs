@@ -212,7 +212,7 @@ impl Follower {
         let state = self.state.lock();
         for peer in self.mesh.peers() {
             if peer.unused_for() > IDLE_AFTER && !state.homes.contains_key(&peer.id) {
-                self.mesh.let_go(&peer);
+                peer.let_go();
             }
         }
     }
