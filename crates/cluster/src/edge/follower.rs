@@ -4,8 +4,8 @@
 //!   when no home has the present one. What an edge knows it goes on by when all cores are gone.
 //! - *Its lease* ends [`SILENT_AFTER`] after the last ping that any core answered: then it is cut
 //!   off. It decides nothing as an owner with it. Granted hits are spent under it, because a pong
-//!   also shows that the clock of this machine stood still: what was held then may have ended at its
-//!   owner, and is not spent ([`GRANTS_END_WITHIN`]).
+//!   also shows that the clock of this machine stood still: what was held then may have ended at
+//!   its owner, and is not spent ([`GRANTS_END_WITHIN`]).
 //! - *Connections* to cores that are not homes are closed when they were not used for
 //!   [`IDLE_AFTER`].
 
