@@ -70,8 +70,8 @@ pub struct Node {
     ///
     /// Default `local`. Set it to the cloud's availability zone or to the rack.
     pub zone: String,
-    /// What the node does: `core` owns keys, votes and gossips; `edge` answers beside a service, owns
-    /// nothing, and calls cores, whose certificates and file of `tls.secret` it shares. The
+    /// What the node does: `core` owns keys, votes and gossips; `edge` answers beside a service,
+    /// owns nothing, and calls cores, whose certificates and file of `tls.secret` it shares. The
     /// certificate names the role.
     ///
     /// Default `core`. An edge has no `data_dir`, and of `[cluster]` no keys about founding and
@@ -104,8 +104,8 @@ pub struct Cluster {
     pub name: String,
     /// UDP address of the mesh, `IP:PORT`. Requires `[tls]`: there is no plaintext mesh.
     ///
-    /// Default none: the node is standalone, and an edge takes any free port of `0.0.0.0`. Set it on
-    /// every core of a cluster.
+    /// Default none: the node is standalone, and an edge takes any free port of `0.0.0.0`. Set it
+    /// on every core of a cluster.
     pub listen: Option<SocketAddr>,
     /// Address at which peers reach this node, `IP:PORT`.
     ///

@@ -272,7 +272,8 @@ impl Core {
                 self.spawn_joined(joined.clone(), tasks, &stop, &mut running);
             }
             (None, Some(edge), Some(tasks)) => {
-                edge.spawn(&self, &self.time, tasks, &stop, &mut running);
+                let parts = (&self.decider, &self.clock);
+                edge.spawn(parts, &self.time, tasks, &stop, &mut running);
             }
             _ => {}
         }

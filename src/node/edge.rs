@@ -1,8 +1,8 @@
 //! A node of the role `edge`: what it runs, and what it answers cores.
 //!
 //! It runs no gossip, no consensus, no lease of the voters, no replication and no transfers. It
-//! follows some cores ([`Follower`]), takes their time, counts eventual keys and sends its counts to
-//! their owners. Its listeners open when a core has said where keys are decided and its clock is
+//! follows some cores ([`Follower`]), takes their time, counts eventual keys and sends its counts
+//! to their owners. Its listeners open when a core has said where keys are decided and its clock is
 //! compared; after [`STRANDED_TIMEOUT`] in any case, because the service beside it must not wait
 //! for cores: then it answers by each rule's `on_unavailable`.
 
@@ -23,7 +23,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::clock_sync::ClockSync;
-use super::core::Core;
 use crate::config::Config;
 use crate::decide::{Decider, LocalNode};
 
@@ -70,7 +69,7 @@ impl Edge {
     /// Each loop is a task of its own, so that the end of any one is noticed.
     pub(super) fn spawn(
         &self,
-        core: &Core,
+        (decider, clock): (&Decider, &Arc<dyn Clock>),
         time: &Arc<ClockSync>,
         tasks: mesh::Tasks,
         stop: &CancellationToken,
@@ -78,14 +77,14 @@ impl Edge {
     ) {
         let Self { mesh, follower, synchroniser, .. } = self.clone();
         let service = Arc::new(EdgeService {
-            decider: core.decider.clone(),
+            decider: decider.clone(),
             edge: self.clone(),
-            clock: core.clock.clone(),
+            clock: clock.clone(),
             clock_sync: time.clone(),
         });
-        running.spawn(core.decider.clone().give_ended_back(stop.clone()));
+        running.spawn(decider.clone().give_ended_back(stop.clone()));
         running.spawn(follower.run(stop.clone()));
-        let region = core.topology.load().region.clone();
+        let region = mesh.region().to_owned();
         running.spawn(time.clone().run_at_edge(mesh.clone(), region, stop.clone()));
         running.spawn(self.clone().open(time.clone(), stop.clone()));
         // The last round of synchronisation needs the mesh, so the mesh stops after it.

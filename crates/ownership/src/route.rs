@@ -223,9 +223,9 @@ impl Topology {
 
     /// This node's integer share of `limit`. The shares of all members of a region sum to `limit`
     /// exactly; the lowest ids get the remainder. A limit of `scope: global` is divided among the
-    /// regions first, those that are no homes at the moment included. A node that is no member takes
-    /// the part that it would have if it and the edges of the region were members; those of members
-    /// are not smaller for it.
+    /// regions first, those that are no homes at the moment included. A node that is no member
+    /// takes the part that it would have if it and the edges of the region were members; those of
+    /// members are not smaller for it.
     ///
     /// Example: 10 over nodes a, b, c is 4, 3, 3. Cut off from a, the others grant 6 together. Each
     /// of two edges has 2, so all together grant at most 14.

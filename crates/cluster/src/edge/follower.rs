@@ -1,11 +1,11 @@
 //! The edge: follows its homes, and knows by what they send where keys are decided.
 //!
-//! - *The map in force* is the newest of those that the homes sent; one of another cluster only when
-//!   no home has the present one. What an edge knows it goes on by when all cores are gone.
+//! - *The map in force* is the newest of those that the homes sent; one of another cluster only
+//!   when no home has the present one. What an edge knows it goes on by when all cores are gone.
 //! - *Its lease* ends [`SILENT_AFTER`] after the last ping that any core answered: then it is cut
 //!   off. It decides nothing as an owner with it. Granted hits are spent under it, because a pong
-//!   also shows that the clock of this machine stood still: what was held then may have ended at its
-//!   owner, and is not spent ([`GRANTS_END_WITHIN`]).
+//!   also shows that the clock of this machine stood still: what was held then may have ended at
+//!   its owner, and is not spent ([`GRANTS_END_WITHIN`]).
 //! - *Connections* to cores that are not homes are closed when they were not used for
 //!   [`IDLE_AFTER`].
 
@@ -191,8 +191,8 @@ impl Follower {
         }
     }
 
-    /// Chooses the homes, dials those that are missing, tells them that they are followed, and closes
-    /// connections that are not used.
+    /// Chooses the homes, dials those that are missing, tells them that they are followed, and
+    /// closes connections that are not used.
     fn follow(&self) {
         let now = self.ownership.monotonic();
         let (dial, due) = {
@@ -212,7 +212,7 @@ impl Follower {
         let state = self.state.lock();
         for peer in self.mesh.peers() {
             if peer.unused_for() > IDLE_AFTER && !state.homes.contains_key(&peer.id) {
-                self.mesh.let_go(&peer);
+                peer.let_go();
             }
         }
     }
@@ -240,8 +240,8 @@ impl Follower {
         })
     }
 
-    /// Takes `homes` for its homes. Returns those that are to be told so now, with the revision that
-    /// this edge has of each.
+    /// Takes `homes` for its homes. Returns those that are to be told so now, with the revision
+    /// that this edge has of each.
     fn take_due(&self, state: &mut State, homes: &[NodeId], now: Monotonic) -> Vec<(NodeId, u64)> {
         let mut due = Vec::new();
         for id in homes {

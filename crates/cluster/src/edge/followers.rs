@@ -5,9 +5,9 @@
 //! at once; other changes, such as of gossip, are collected for [`COLLECTED_FOR`].
 //!
 //! **How many edges there are** a core tells from its own: each follows [`HOMES`] of the cores, and
-//! they spread evenly. Followers are counted up to the next power of two, and down when fewer than a
-//! quarter of that are left, so that the number changes seldom. Example: 100 edges of 4 cores: each
-//! has about 50, counts 64, and takes them for 128.
+//! they spread evenly. Followers are counted up to the next power of two, and down when fewer than
+//! a quarter of that are left, so that the number changes seldom. Example: 100 edges of 4 cores:
+//! each has about 50, counts 64, and takes them for 128.
 //!
 //! **Bound:** one entry for each connected edge, at most [`EDGES_MAX`](crate::mesh::EDGES_MAX).
 

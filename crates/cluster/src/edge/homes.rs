@@ -1,14 +1,14 @@
 //! Which cores an edge follows. Pure.
 //!
-//! The cores of its region, in an order of its own (rendezvous hashing of its name with theirs): the
-//! first [`HOMES`] that it can use. So edges spread over the cores, each core has about
-//! `HOMES / cores` of them, and one that is gone leaves its edges to all others.
+//! The cores of its region, in an order of its own (rendezvous hashing of its name with theirs):
+//! the first [`HOMES`] that it can use. So edges spread over the cores, and one that is gone leaves
+//! its edges to all others.
 //!
 //! A core without a lease may be cut off from the others, and its map may be old: it is taken only
 //! where no other one can be.
 //!
-//! **Example.** An edge prefers c, a, b. It follows c and a. While c is down it follows a and b, and
-//! dials c; when that is back it follows c and a again.
+//! **Example.** An edge prefers c, a, b. It follows c and a. While c is down it follows a and b,
+//! and dials c; when that is back it follows c and a again.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

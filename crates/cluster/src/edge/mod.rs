@@ -6,9 +6,8 @@
 //! opens when it uses them.
 //!
 //! ```text
-//!           follow, every 5 s                    check, counts of eventual keys
-//!   edge ────────────────────▶ home      edge ───────────────────────────────▶ owner
-//!        ◀──────────────────── map            ◀──────────────────────────────── verdict, grant, rest
+//! edge ── follow, every 5 s ──▶ home       edge ── check, eventual counts ──▶ owner
+//!      ◀────── the map ────────                 ◀─── verdict, grant, rest ────
 //! ```
 //!
 //! To an owner an edge is one more node that uses a key: it holds grants and counts under an actor

@@ -289,14 +289,9 @@ impl Mesh {
         }
         let longest = self.peers().into_iter().max_by_key(|peer| peer.unused_for());
         if let Some(peer) = longest.filter(|peer| peer.unused_for() > LETS_GO_AFTER) {
-            self.let_go(&peer);
+            peer.let_go();
         }
         false
-    }
-
-    /// Closes a connection that this edge does not use. It opens it again when it does.
-    pub fn let_go(&self, peer: &Peer) {
-        peer.connection.close(close_code::IDLE, b"idle");
     }
 
     /// Dials `addr` although it is connected. If that fails, the connection stays. Never waits.

@@ -1,5 +1,5 @@
-//! The mesh: one mutually authenticated QUIC connection between every two cores, and some from edges
-//! to cores.
+//! The mesh: one mutually authenticated QUIC connection between every two cores, and some from
+//! edges to cores.
 //!
 //! One UDP port carries everything that nodes exchange: forwarded checks, per-actor counters,
 //! strict states, range transfers and gossip. [`Mesh`] is the handle; [`Mesh::run`] owns the tasks.

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::codec;
 use super::rpc_stream::{CallQueue, RpcStream, StreamClass};
 use super::silence::{LastSeen, PING_INTERVAL};
-use super::wire::Hello;
+use super::wire::{Hello, close_code};
 use crate::environment::Clock;
 use crate::pki::Role;
 
@@ -227,6 +227,11 @@ impl Peer {
         let doubt = i128::from(self.rtt_ns() / 2) + i128::from(age / 4);
         let runs = i128::from(now) + i128::from(offset);
         offset != UNKNOWN && runs > i128::from(deadline.as_nanos()) + doubt
+    }
+
+    /// Closes the connection, which the edge does not use. It opens another one when it does.
+    pub fn let_go(&self) {
+        self.connection.close(close_code::IDLE, b"idle");
     }
 
     /// Requests a ping in addition to the regular ones.

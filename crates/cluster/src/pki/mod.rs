@@ -3,10 +3,10 @@
 //!
 //! A cluster has its own certificate authority. Every certificate that it signed may join, so its
 //! key is kept off the nodes. A node certificate carries four DNS names: the node id, its region
-//! ([`region_name`]), its role ([`Role::in_certificate`]), and [`MESH_NAME`], which is the same in all of
-//! them. Peers dial an address without knowing the node id behind it, so rustls' stock verifier
-//! checks the common name; the hello that follows compares the claimed node id and region with the
-//! certificate by [`names`].
+//! ([`region_name`]), its role ([`Role::in_certificate`]), and [`MESH_NAME`], which is the same in
+//! all of them. Peers dial an address without knowing the node id behind it, so rustls' stock
+//! verifier checks the common name; the hello that follows compares the claimed node id and region
+//! with the certificate by [`names`].
 //!
 //! | file | created by | belongs on |
 //! |---|---|---|

@@ -2,8 +2,9 @@
 //!
 //! A node that does not own a key sends its own counter to the owner. The owner sends the others'
 //! to each node that has counted the key, and all counters to one replica, the node that owns the
-//! key when this one is gone. Edges that have counted it are sent them in the rounds only: there may
-//! be a thousand of them, and one that counts near the limit announces, and gets them in the reply.
+//! key when this one is gone. Edges that have counted it are sent them in the rounds only: there
+//! may be a thousand of them, and one that counts near the limit announces, and gets them in the
+//! reply.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -136,8 +136,9 @@ impl Synchroniser {
         self.slack_divisor.load(Ordering::Relaxed)
     }
 
-    /// Divides the slack among the members and edges. A node that leaves has none. What nodes of an earlier,
-    /// smaller cluster held back is sent because every key is queued when the members change.
+    /// Divides the slack among the members and edges. A node that leaves has none. What nodes of an
+    /// earlier, smaller cluster held back is sent because every key is queued when the members
+    /// change.
     fn divide_slack(&self, topology: &Topology) {
         let members = u32::try_from(topology.view.members().len()).unwrap_or(u32::MAX);
         let nodes = members.saturating_add(topology.edges).max(1);
