@@ -6,8 +6,8 @@
 //! cargo run --release -p tidegate-tower --example cost
 //! ```
 //!
-//! Each request is of one of 10,000 addresses with 1,000 a minute each, and is allowed. The least of
-//! the rounds is printed: what else the machine does only adds to it. Requests are calls of the
+//! Each request is of one of 10,000 addresses with 1,000 a minute each, and is allowed. The least
+//! of the rounds is printed: what else the machine does only adds to it. Requests are calls of the
 //! router: no socket, no parser.
 #![expect(clippy::print_stdout, reason = "prints what it measured")]
 
