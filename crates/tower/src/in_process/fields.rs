@@ -57,7 +57,8 @@ pub(super) fn verdict(statuses: &[Status<'_>], rules: &Rules) -> Verdict {
         is_soft_limited |= rule.is_soft_limited(verdicts);
         fields.get_or_insert(&policy.fields);
     }
-    let Some((leading, fields)) = limits.iter().min_by_key(restriction).zip(fields) else {
+    let Some((leading, fields)) = limits.iter().min_by_key(|limit| restriction(limit)).zip(fields)
+    else {
         return Verdict { allowed, ..Verdict::unlimited() };
     };
     let reset = leading.verdict.reset.as_secs_ceil();
@@ -136,7 +137,7 @@ fn violated(limits: &Limits<'_>) -> Vec<String> {
 }
 
 /// The smaller, the more restrictive.
-fn restriction(limit: &&Limit<'_>) -> impl Ord + use<> {
+fn restriction(limit: &Limit<'_>) -> impl Ord + use<> {
     let LimitVerdict { allowed, retry, remaining, reset, .. } = *limit.verdict;
     let wait = match retry {
         Retry::Now => Span::ZERO,
