@@ -478,7 +478,7 @@ impl Config {
     /// An edge dials and is not dialed: without an address it takes any port.
     pub(super) fn edge_listens_anywhere(&mut self) {
         if self.node.role == Role::Edge {
-            self.cluster.listen.get_or_insert((Ipv4Addr::UNSPECIFIED, 0).into());
+            self.cluster.listen.get_or_insert_with(|| (Ipv4Addr::UNSPECIFIED, 0).into());
         }
     }
 
