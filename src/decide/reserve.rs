@@ -55,8 +55,9 @@ use super::routing_attempts::{Next, RoutingAttempts};
 
 /// The time to live of a reservation that names none.
 pub const TTL_DEFAULT: Span = Span::from_secs(60);
-/// How long a commit waits for an owner: longer than the ring takes to replace one that died.
-pub const COMMIT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a commit waits for an owner: longer than the ring takes to replace one that died, and
+/// less than a request may take.
+pub const COMMIT_PATIENCE: Duration = Duration::from_secs(4);
 /// The pauses before a call whose connection broke, or that found no owner, is sent again.
 const AGAIN_MIN: Duration = Duration::from_millis(2);
 const AGAIN_MAX: Duration = Duration::from_millis(128);
