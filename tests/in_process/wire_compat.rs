@@ -658,7 +658,10 @@ impl Golden {
 fn released_with(name: &str) -> u8 {
     match name {
         _ if name.contains("combined") => COMBINED_CHECKS,
-        _ if ["reserve", "commit", "reservation", "edge"].iter().any(|it| name.contains(it)) => {
+        _ if ["reserve", "commit", "reservation", "call_edge"]
+            .iter()
+            .any(|it| name.contains(it)) =>
+        {
             RESERVATIONS
         }
         _ => 4,

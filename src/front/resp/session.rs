@@ -370,7 +370,7 @@ mod tests {
             ("ECHO hello", "$5|hello|"),
             ("CONFIG GET save", "*2|$4|save|$0||"),
             ("CONFIG GET nothing", "*0|"),
-            ("COMMAND COUNT", ":14|"),
+            ("COMMAND COUNT", ":17|"),
             ("CLIENT SETNAME", "-ERR wrong number of arguments for 'client|setname' command|"),
             ("CLIENT KILL 1", "-ERR unknown subcommand 'kill'. Try CLIENT HELP.|"),
         ] {

@@ -1,9 +1,9 @@
 //! What the live reservations of a shard keep free, by token.
 //!
-//! What is reserved has to be known for every check of a counter beside it. So a shard keeps, beside its
-//! table, the amounts of its tokens in the order in which they end. They follow from the slots:
-//! whatever changes a slot with a reservation notes it here. A shard without reservations, the
-//! common case, pays for one comparison a check.
+//! What is reserved has to be known for every check of a counter beside it. So a shard keeps,
+//! beside its table, the amounts of its tokens in the order in which they end. They follow from the
+//! slots: whatever changes a slot with a reservation notes it here. A shard without reservations,
+//! the common case, pays for one comparison a check.
 
 use std::collections::BTreeMap;
 
