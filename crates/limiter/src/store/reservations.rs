@@ -156,9 +156,9 @@ impl Shard {
             }
             let peeks = self.peek(counters, CheckParams { hits: Hits::PEEK, ..params });
             for (verdict, peek) in verdicts.iter_mut().zip(peeks) {
-                if verdict.allowed {
-                    *verdict = peek;
-                }
+                // Nothing was counted, by a fixed window either.
+                let remaining = peek.remaining;
+                *verdict = if verdict.allowed { peek } else { Verdict { remaining, ..*verdict } };
             }
         } else if amount > 0 {
             let reservation = Reservation { until: now.plus(ttl), amount, is_settled: false };

@@ -65,6 +65,8 @@ fn a_commit_takes_the_place_of_its_reservation() {
     // NOW is 20 s before the end of a minute.
     let (store, of) = (empty_store(), a_minute(1_000));
     assert!(store.check(&of, Hits::new(500), NOW)[0].allowed);
+    let refused = reserve(&store, &of, 3, 501, NOW);
+    assert_eq!((is_reserved(&refused), refused.verdicts[0].remaining), (false, 500));
     assert!(is_reserved(&reserve(&store, &of, 1, 400, NOW)));
     let refused = reserve(&store, &of, 2, 200, NOW);
     assert_eq!((is_reserved(&refused), refused.verdicts[0].remaining), (false, 100));
