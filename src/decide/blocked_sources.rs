@@ -2,7 +2,7 @@
 //!
 //! Only refusals of a limit count: not those of shadow rules, of rules whose owner did not answer
 //! (`on_unavailable: deny`), or of a full store. A node knows the requests that its own listeners
-//! received, and no others: whoever blocks takes the sources of all nodes together
+//! received, and no others: a firewall takes the sources of all nodes together
 //! ([`crate::export`]).
 //!
 //! A request that passes costs nothing. One that is refused is looked at for the entry with the

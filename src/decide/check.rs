@@ -140,8 +140,8 @@ impl CheckResponse {
     }
 
     /// The indices of the descriptors that pass above a soft limit; none when the request is
-    /// refused. Rules in shadow mode are left out: nobody is to slow down for a limit that is only
-    /// being tried.
+    /// refused. Rules in shadow mode are left out: clients are not to slow down for a limit that is
+    /// only being tried.
     pub fn soft_limited(&self) -> impl Iterator<Item = usize> {
         let is_signalled = |status: &Status| {
             self.allowed

@@ -9,7 +9,7 @@
 //! ```text
 //! reserve ─▶ owner of each descriptor ─┬─ all admit ──▶ id
 //!                                      └─ one refuses ▶ the others are released, no id
-//! commit(id) ─▶ the owners again: counted once, whoever it was sent to, and however often
+//! commit(id) ─▶ the owners again: counted once, to whichever node it was sent, and however often
 //! ```
 //!
 //! **Where.** The owner of a strict or leased rule; of an eventual one the owner of its key in this
@@ -308,7 +308,7 @@ impl Decider {
         (verdicts, VerdictSource::Fallback)
     }
 
-    /// Releases what was reserved of a request that another limit refused. Nobody waits for it.
+    /// Releases what was reserved of a request that another limit refused, in the background.
     pub(super) fn release_later(&self, parts: Vec<Part>) {
         let Ok(runtime) = Handle::try_current() else { return };
         if parts.is_empty() {

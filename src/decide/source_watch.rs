@@ -366,7 +366,7 @@ mod tests {
         /// What blocked a source was demand above the threshold in every stretch of the time, but
         /// for a quarter of it.
         #[test]
-        fn whoever_is_blocked_was_above_the_threshold(
+        fn what_is_blocked_was_above_the_threshold(
             pauses in prop::collection::vec((0_u64..2_600, 1_u64..100), 1..400),
             limit in 1_u32..2_000,
         ) {
@@ -403,7 +403,7 @@ mod tests {
 
         /// A steady demand at the threshold or above is found after the time, whatever the limit.
         #[test]
-        fn whoever_stays_above_the_threshold_is_blocked(
+        fn what_stays_above_the_threshold_is_blocked(
             limit in 0_u32..100_000,
             window in 1_u64..100_000,
             every in 1_u64..2_400,

@@ -76,7 +76,7 @@ async fn every_listener_signals_what_it_admits_above_a_soft_limit() {
             assert_eq!(passed, is_signalled.then_some(": 1"), "{number}: {}", reply.body);
         }
 
-        // Nobody is to slow down for a limit that is only being tried.
+        // Clients are not to slow down for a limit that is only being tried.
         let reply = check(&cluster.http, node.http, "tried", "http").await;
         assert_eq!((reply.status, reply.header(HEADER)), (200, None), "{number}");
     }
@@ -120,7 +120,7 @@ descriptors:
 ";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_node_that_answers_signals_whoever_has_decided() {
+async fn the_node_that_answers_signals_wherever_it_was_decided() {
     let options = ClusterOptions {
         nodes: THREE,
         rules: EVERY_MODE,

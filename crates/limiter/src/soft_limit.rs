@@ -1,6 +1,6 @@
 //! A soft limit: the part of a limit above which hits are still admitted, and signalled.
 //!
-//! It is no state: whoever has the verdict knows how much of the limit is used.
+//! It is no state: the verdict says how much of the limit is used.
 //!
 //! ```text
 //! used      = capacity − remaining          of the verdict, after its hits

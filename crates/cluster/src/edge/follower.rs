@@ -97,7 +97,7 @@ const GRANTS_END_WITHIN: Span = Span::from_secs(4);
 const STANDSTILL_MAX: Span = Span::from_millis(75);
 
 impl Follower {
-    /// Follows nobody until [`Follower::run`].
+    /// Follows no core until [`Follower::run`].
     pub fn new(
         options: Options,
         mesh: Arc<Mesh>,
@@ -222,7 +222,7 @@ impl Follower {
         let Options { me, region, .. } = &self.options;
         let up = state.map.members.iter().filter(|member| member.state == MapState::Up);
         let up: BTreeSet<NodeId> = up.map(|member| member.identity.node.clone()).collect();
-        // Before the first map, and where all that it names are gone: whoever the seeds are.
+        // Before the first map, and where all that it names are gone: the seeds.
         let connected = self.mesh.peers().into_iter().filter(|peer| peer.region == *region);
         let others = connected.map(|peer| peer.id.clone()).filter(|id| !up.contains(id));
         let others = homes::preferred(&me.node, others);
