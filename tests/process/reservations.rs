@@ -156,6 +156,9 @@ async fn what_one_limit_refuses_is_reserved_of_none_and_ends_by_itself() {
     // The release of the tenant's part is on its way.
     let is_free = async || node.left("tenant", "b").await == 1_000;
     comes("nothing is reserved", is_free).await;
+    let (status, reply) =
+        node.post("/v1/reserve", &with(descriptors(&of), &[("amount", 0.into())])).await;
+    assert_eq!((status, &reply["ttl"]), (200, &json!("60s")), "{reply}");
     let id = node.reserve(&of, 300, "2s").await.expect("it fits");
     assert_eq!((node.left("tenant", "b").await, node.left("model", "large").await), (700, 0));
     // It is reserved for longer, under the same id.

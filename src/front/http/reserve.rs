@@ -130,7 +130,7 @@ async fn answer_reserve<D: Reserve, P: Probes>(
     let mut body = serde_json::json!({ "code": code, "statuses": statuses(&reserved.response) });
     if let Some(id) = reserved.id {
         body["reservationId"] = id.to_string().into();
-        body["ttl"] = reserved.ttl.to_string().into();
+        body["ttl"] = seconds(reserved.ttl).into();
     }
     let status = if is_allowed { StatusCode::OK } else { denied_status(listener.denied_status) };
     let mut response = listener::json(status, body.to_string());
@@ -222,6 +222,12 @@ fn bad(text: &impl ToString) -> Response {
 fn unavailable(text: &str) -> Response {
     let response = problem(StatusCode::SERVICE_UNAVAILABLE, text);
     ([(RETRY_AFTER, HeaderValue::from_static("1"))], response).into_response()
+}
+
+/// In seconds if they are whole: `60s`, which programs read more easily than `1m`.
+fn seconds(span: Span) -> String {
+    let seconds = span.as_secs_ceil();
+    if Span::from_secs(seconds) == span { format!("{seconds}s") } else { span.to_string() }
 }
 
 fn statuses(response: &CheckResponse) -> serde_json::Value {
