@@ -104,10 +104,10 @@ impl Drop for Place {
 
 impl LimitInFlight for Decider {
     async fn enter(&self, request: CheckRequest<'_>) -> Entered {
-        let book = self.shared.rules.book.load_full();
-        if !book.limits_in_flight() {
+        if !self.shared.rules.book.load().limits_in_flight() {
             return Entered::Admitted(None);
         }
+        let book = self.shared.rules.book.load_full();
         let id = self.next_reservation();
         let found = request.descriptors.iter().map(|descriptor| {
             let found = book.find(request.domain, &descriptor.entries)?;

@@ -85,8 +85,9 @@ pub struct ReserveRequest<'a> {
     pub domain: &'a str,
     /// Each is of its own amount if it carries hits.
     pub descriptors: &'a [Descriptor<'a>],
-    /// In hits of every descriptor without its own. Zero reserves nothing: it is a peek.
-    pub amount: u32,
+    /// In hits of every descriptor without its own. Zero reserves nothing: it is a peek. More than
+    /// any limit counts as `u32::MAX`.
+    pub amount: u64,
     /// [`TTL_DEFAULT`] if it is `None`; at most the shortest window of the limits and an hour.
     pub ttl: Option<Span>,
     /// Of a reservation that is to last longer: it is the same one, and its time begins anew.
@@ -112,8 +113,9 @@ pub struct CommitRequest<'a> {
     pub descriptors: &'a [Descriptor<'a>],
     /// `None` reports a cost for which nothing was reserved.
     pub id: Option<ReservationId>,
-    /// In hits of every descriptor without its own. Zero releases the reservation.
-    pub cost: u32,
+    /// In hits of every descriptor without its own. Zero releases the reservation. More than any
+    /// limit counts as `u32::MAX`.
+    pub cost: u64,
 }
 
 /// What became of a commit.
@@ -265,11 +267,11 @@ impl Decider {
         &self,
         domain: &str,
         descriptors: &[Descriptor<'_>],
-        amount: u32,
+        amount: u64,
     ) -> (Plans, Timestamp) {
         let Shared { node, rules, without_envoy, .. } = &*self.shared;
         let (book, tallies) = (rules.book.load_full(), &*rules.tallies);
-        let hits = Hits::new(i64::from(amount));
+        let hits = Hits::new(i64::try_from(amount).unwrap_or(i64::MAX));
         let request = CheckRequest { domain, descriptors, hits, for_envoy: false };
         let planner = Planner { book: &book, hasher: &node.hasher, envoy: without_envoy, tallies };
         let mut plans = planner.plan(&request);

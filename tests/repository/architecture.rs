@@ -72,7 +72,7 @@ const IMPURE: [(&str, &[&str]); 12] = [
 ];
 
 /// A library or a type that only the named files or folders name, so that it can be replaced there.
-const CONFINED: [(&str, &[&str]); 17] = [
+const CONFINED: [(&str, &[&str]); 18] = [
     ("bincode", &["crates/cluster/src/encoding.rs"]),
     ("raft", &["crates/cluster/src/consensus/engine.rs"]),
     ("slog", &["crates/cluster/src/consensus/engine.rs"]),
@@ -90,6 +90,7 @@ const CONFINED: [(&str, &[&str]); 17] = [
     ("sfv", &["crates/client/src/fields.rs", "crates/tower/src/http_node.rs"]),
     ("reqwest_middleware", &["crates/client/src/pacing.rs"]),
     ("fastrand", &["crates/client/src/pacer.rs"]),
+    ("lru", &["crates/client/src/recent.rs"]),
     // `tidegate ca` runs without a node, so it has no environment to take them from.
     ("getrandom", &["src/cli/ca.rs", "src/node/system.rs"]),
     // Nor have clients: the demo, and the pacer; nor limits of a process without a node.

@@ -41,8 +41,8 @@ use sfv::{BareItem, Dictionary, FieldType, Item, List, ListEntry, Parameters, Pa
 /// The most limits of one response; further ones are ignored.
 pub const LIMITS_MAX: usize = 16;
 
-/// The longest time that is believed. A longer one counts as a day, after which one request finds
-/// out whether it still holds.
+/// The longest time that a field may name. A longer one is cut to this, and one request is then
+/// sent to see whether the limit still applies.
 pub const TIME_MAX: Duration = Duration::from_secs(86_400);
 
 /// The bytes of a name, and of a partition key, that tell limits apart.

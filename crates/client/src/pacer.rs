@@ -76,8 +76,8 @@ impl Pacer {
     }
 
     /// Waits until a request to an origin, and a route of it if limits differ within the origin,
-    /// may leave. Requests that wait leave in the order of their arrival. Whoever stops waiting has
-    /// taken nothing: this is cancel-safe.
+    /// may leave. Requests that wait leave in the order of their arrival. Cancel-safe: a request
+    /// that stops waiting has taken nothing.
     ///
     /// # Errors
     ///

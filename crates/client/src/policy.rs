@@ -13,7 +13,8 @@ use crate::fields::Limit;
 /// The shortest wait at an empty quota, and the time between requests while nothing is known.
 pub(crate) const FLOOR: Duration = Duration::from_secs(1);
 
-/// One part in so many of a quota is spread over what is left of the window in any case.
+/// When no more than a quota divided by this remains, requests are spread over the rest of the
+/// window, however fast the quota refills.
 const RESERVE: u32 = 10;
 
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! # The idea
 //!
 //! A server that says "r requests are left for t seconds" is not asked for more: requests leave
-//! `t / r` apart. Each that leaves takes one of `r`, so whoever shares the schedule shares the
+//! `t / r` apart. Each that leaves takes one of `r`, so tasks that share the schedule share the
 //! quota. A response says what the server counted; requests that left after the one it answers are
 //! subtracted, and a response that was overtaken by a newer one is ignored.
 //!
@@ -26,7 +26,7 @@
 //!
 //! # Example
 //!
-//! With `"a";r=10;t=20` at second 0, requests leave at 2, 3.8, 5.6, ... If nobody asks until
+//! With `"a";r=10;t=20` at second 0, requests leave at 2, 3.8, 5.6, ... If no request comes until
 //! second 11, eight remain for nine seconds, and the next ones are 1.125 s apart.
 //!
 //! ```
@@ -73,7 +73,7 @@ pub const BACKOFF_MAX: Duration = Duration::from_secs(60);
 const TOO_MANY_REQUESTS: u16 = 429;
 const SERVICE_UNAVAILABLE: u16 = 503;
 
-/// How long to wait after so many refusals in a row, 1 at least; `random` is in [0, 1).
+/// How long to wait after `refusals` in a row, at least 1; `random` is in [0, 1).
 pub fn backoff(refusals: u32, least: Duration, random: f64) -> Duration {
     /// 2⁶ s is more than [`BACKOFF_MAX`].
     const DOUBLINGS_MAX: u32 = 6;
@@ -92,8 +92,8 @@ pub struct Schedule {
     granted: u64,
 }
 
-/// The permission to send one request. [`Schedule::observe`] takes it with the response; a request
-/// that got none has taken its part of the limits all the same.
+/// The permission to send one request. [`Schedule::observe`] takes it with the response. A request
+/// without a response still counts against the limits.
 #[derive(Debug)]
 #[must_use]
 pub struct Permit {
@@ -205,7 +205,7 @@ impl Schedule {
 
 // === scopes ===
 
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 struct ScopeKey {
     origin: String,
     route: String,
@@ -241,7 +241,7 @@ impl Scope {
 
 // === policies ===
 
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 struct PolicyKey {
     origin: String,
     name: String,

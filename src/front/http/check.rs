@@ -27,7 +27,9 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
 use tidegate_proto::rls::Code;
 
 use super::json;
-use super::listener::{self, HttpListener, Refused, denied_status, problem, read_body, undecided};
+use super::listener::{
+    self, HttpListener, Refused, denied_status, problem, read_body, read_own_site, undecided,
+};
 use crate::decide::Decide;
 use crate::front::bounds::Refusal;
 use crate::front::{Probes, cross_site, render, rls};
@@ -46,11 +48,8 @@ async fn answer<D: Decide, P: Probes>(
     listener: &HttpListener<D, P>,
     request: Request,
 ) -> Result<Response, Refused> {
-    let (parts, body) = request.into_parts();
+    let body = read_own_site(request, &listener.bounds).await?;
     let refused = |status, text: &str| Box::new(problem(status, text));
-    cross_site::check(&parts)
-        .map_err(|refusal| refused(StatusCode::FORBIDDEN, &refusal.to_string()))?;
-    let body = read_body(body, &listener.bounds, parts.version).await?;
     let bad = |text: &str| refused(StatusCode::BAD_REQUEST, text);
     let message = json::request(&body).map_err(|error| bad(&error.to_string()))?;
     let descriptors = rls::descriptors(&message, &listener.bounds)

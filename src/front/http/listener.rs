@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -17,7 +18,7 @@ use crate::decide::{CheckRequest, CheckResponse, Decide};
 use crate::front::bounds::Bounds;
 use crate::front::pages::Page;
 use crate::front::serve::ListenerStats;
-use crate::front::within;
+use crate::front::{cross_site, within};
 
 /// The parts of the HTTP listener.
 #[derive(Debug)]
@@ -49,6 +50,14 @@ pub(super) fn denied_status(configured: u16) -> StatusCode {
         .ok()
         .filter(|status| status.is_client_error() || status.is_server_error())
         .unwrap_or(StatusCode::TOO_MANY_REQUESTS)
+}
+
+/// The body of a request that changes counters, unless a web page of another site sent it.
+pub(super) async fn read_own_site(request: Request, bounds: &Bounds) -> Result<Bytes, Refused> {
+    let (parts, body) = request.into_parts();
+    cross_site::check(&parts)
+        .map_err(|refusal| Box::new(problem(StatusCode::FORBIDDEN, &refusal.to_string())))?;
+    read_body(body, bounds, parts.version).await
 }
 
 pub(super) async fn read_body(

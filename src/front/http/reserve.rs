@@ -37,10 +37,12 @@ use tidegate_limiter::store::{ReservationId, Settled};
 use tidegate_limiter::units::Span;
 use tidegate_proto::rls::{RateLimitDescriptor, RateLimitRequest};
 
-use super::listener::{self, HttpListener, Refused, denied_status, problem, read_body, undecided};
+use super::listener::{
+    self, HttpListener, Refused, denied_status, problem, read_own_site, undecided,
+};
 use crate::decide::{CheckResponse, CommitRequest, Reserve, ReserveRequest};
 use crate::front::bounds::Refusal;
-use crate::front::{Probes, cross_site, render, rls, within};
+use crate::front::{Probes, render, rls, within};
 
 /// The body of `/v1/reserve`.
 #[derive(Debug, Deserialize)]
@@ -120,7 +122,7 @@ async fn answer_reserve<D: Reserve, P: Probes>(
     let descriptors =
         rls::descriptors(&message, &listener.bounds).map_err(|refusal| Box::new(bad(&refusal)))?;
     let (domain, descriptors) = (&message.domain, &descriptors);
-    let request = ReserveRequest { domain, descriptors, amount: narrow(amount), ttl, id };
+    let request = ReserveRequest { domain, descriptors, amount, ttl, id };
     let reserved = pin!(listener.decide.reserve(request));
     let Some(reserved) = within(listener.bounds.request_timeout, reserved).await else {
         return Ok(undecided());
@@ -147,7 +149,7 @@ async fn answer_commit<D: Reserve, P>(
     let descriptors =
         rls::descriptors(&message, &listener.bounds).map_err(|refusal| Box::new(bad(&refusal)))?;
     let (domain, descriptors) = (&message.domain, &descriptors);
-    let request = CommitRequest { domain, descriptors, id, cost: narrow(actual_amount) };
+    let request = CommitRequest { domain, descriptors, id, cost: actual_amount };
     let committed = pin!(listener.decide.commit(request));
     let committed = match within(listener.bounds.request_timeout, committed).await {
         Some(Ok(committed)) => committed,
@@ -172,10 +174,7 @@ async fn read<D: Reserve, P>(
     listener: &HttpListener<D, P>,
     request: Request,
 ) -> Result<Bytes, Refused> {
-    let (parts, body) = request.into_parts();
-    cross_site::check(&parts)
-        .map_err(|refusal| Box::new(problem(StatusCode::FORBIDDEN, &refusal.to_string())))?;
-    let body = read_body(body, &listener.bounds, parts.version).await?;
+    let body = read_own_site(request, &listener.bounds).await?;
     if !listener.decide.is_loaded() {
         let text = Refusal::NotLoaded.to_string();
         return Err(Box::new(problem(StatusCode::SERVICE_UNAVAILABLE, &text)));
@@ -199,11 +198,6 @@ where
 {
     let text = Option::<String>::deserialize(deserializer)?;
     text.map(|text| text.parse().map_err(serde::de::Error::custom)).transpose()
-}
-
-/// No limit is larger.
-fn narrow(amount: u64) -> u32 {
-    u32::try_from(amount).unwrap_or(u32::MAX)
 }
 
 // === answering ===

@@ -233,6 +233,7 @@ impl<'a, D: Throttle + Reserve> Batch<'a, '_, D> {
             return self.refuse(&format!("ERR {refusal}"));
         }
         let descriptors = &descriptors;
+        let amount = amount.into();
         let request = ReserveRequest { domain, descriptors, amount, ttl, id };
         let reserved = self.listener.decide.reserve(request).await;
         self.replies.array(2);
@@ -254,7 +255,8 @@ impl<'a, D: Throttle + Reserve> Batch<'a, '_, D> {
         if let Err(refusal) = self.listener.bounds.admit(domain, &descriptors) {
             return self.refuse(&format!("ERR {refusal}"));
         }
-        let request = CommitRequest { domain, descriptors: &descriptors, id, cost };
+        let (descriptors, cost) = (&descriptors, cost.into());
+        let request = CommitRequest { domain, descriptors, id, cost };
         match self.listener.decide.commit(request).await {
             Ok(committed) => {
                 self.replies.array(2);

@@ -24,7 +24,6 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Response};
 use hyper::body::Body as HttpBody;
-use prost::Message;
 use smallvec::SmallVec;
 use tidegate_limiter::descriptor::Descriptor;
 use tidegate_limiter::store::{ReservationId, Settled};
@@ -36,8 +35,7 @@ use tidegate_proto::rls::{self, Code, RateLimitDescriptor, RateLimitRequest, Rat
 use tonic::Status;
 
 use super::request::descriptors;
-use super::service::{Error, RlsService, body_too_slow, status};
-use super::timeout;
+use super::service::{Error, RlsService, status};
 use super::unary::{self, Body};
 use crate::decide::{self, CheckRequest, Reserve};
 use crate::front::bounds::Refusal;
@@ -105,7 +103,7 @@ impl<D: Reserve> RlsService<D> {
             return Ok(unknown());
         }
         let descriptors = self.admitted(&message)?;
-        let cost = message.hits_addend.max(1);
+        let cost = message.hits_addend.max(1).into();
         let (domain, id) = (&message.domain, None);
         let request = decide::CommitRequest { domain, descriptors: &descriptors, id, cost };
         let committed = self.committed(request, timeout).await?;
@@ -124,7 +122,7 @@ impl<D: Reserve> RlsService<D> {
         let ttl = ttl.map(span).transpose()?;
         let message = with_domain(domain, descriptors);
         let descriptors = self.admitted(&message)?;
-        let (domain, amount, id) = (&message.domain, narrow(amount), None);
+        let (domain, id) = (&message.domain, None);
         let request = decide::ReserveRequest { domain, descriptors: &descriptors, amount, ttl, id };
         let reserved = within(timeout, pin!(self.decide.reserve(request))).await;
         let reserved = reserved.ok_or_else(|| status(&Error::Timeout))?;
@@ -146,7 +144,7 @@ impl<D: Reserve> RlsService<D> {
         let id: Option<ReservationId> = reservation_id.parse().ok();
         let message = with_domain(domain, descriptors);
         let descriptors = self.admitted(&message)?;
-        let (domain, cost) = (&message.domain, narrow(actual_amount));
+        let (domain, cost) = (&message.domain, actual_amount);
         let request = decide::CommitRequest { domain, descriptors: &descriptors, id, cost };
         let committed = self.committed(request, timeout).await?;
         let reservation_released = committed.settled == Settled::Committed;
@@ -161,19 +159,6 @@ impl<D: Reserve> RlsService<D> {
         let committed = within(timeout, pin!(self.decide.commit(request))).await;
         let committed = committed.ok_or_else(|| status(&Error::Timeout))?;
         committed.map_err(|error| Status::unavailable(error.to_string()))
-    }
-
-    /// The message of a call, and how long its decision may take.
-    async fn message<M, B>(&self, headers: &HeaderMap, body: B) -> Result<(M, Duration), Status>
-    where
-        M: Message + Default,
-        B: HttpBody<Data = Bytes, Error: fmt::Display>,
-    {
-        let most = self.bounds.request_timeout;
-        let timeout = timeout::of(headers).map_or(most, |it| it.min(most));
-        let message = pin!(unary::read(headers, body, self.bounds.body_bytes_max));
-        let message = within(timeout, message).await;
-        Ok((message.ok_or_else(|| body_too_slow(timeout))??, timeout))
     }
 
     /// The descriptors of a message that may be decided.
@@ -197,11 +182,6 @@ fn with_domain(domain: String, descriptors: Vec<RateLimitDescriptor>) -> RateLim
 
 fn unknown() -> RateLimitResponse {
     RateLimitResponse { overall_code: Code::Unknown.into(), ..RateLimitResponse::default() }
-}
-
-/// No limit is larger.
-fn narrow(amount: u64) -> u32 {
-    u32::try_from(amount).unwrap_or(u32::MAX)
 }
 
 fn span(wire: rls::Duration) -> Result<Span, Status> {

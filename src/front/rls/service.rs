@@ -15,6 +15,7 @@ use futures_util::future::BoxFuture;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 use hyper::body::{Body as HttpBody, Incoming};
+use prost::Message;
 use tidegate_proto::kuadrant_rls;
 use tidegate_proto::rls::{RateLimitRequest, RateLimitResponse, SERVICE_NAME, SHOULD_RATE_LIMIT};
 use tonic::Status;
@@ -142,16 +143,29 @@ impl<D: Decide> RlsService<D> {
         B: HttpBody<Data = Bytes, Error: fmt::Display>,
     {
         let Self { decide, bounds, stats } = self;
-        let timeout = timeout::of(headers);
-        let timeout = timeout.map_or(bounds.request_timeout, |it| it.min(bounds.request_timeout));
-        let message = pin!(unary::read(headers, body, bounds.body_bytes_max));
-        let message = within(timeout, message).await;
-        let message = message.ok_or_else(|| body_too_slow(timeout))??;
+        let (message, timeout) = self.message(headers, body).await?;
         check(&**decide, &message, bounds, timeout, stats).await.map_err(|error| status(&error))
+    }
+
+    /// The message of a call, and how long its decision may take.
+    pub(super) async fn message<M, B>(
+        &self,
+        headers: &HeaderMap,
+        body: B,
+    ) -> Result<(M, Duration), Status>
+    where
+        M: Message + Default,
+        B: HttpBody<Data = Bytes, Error: fmt::Display>,
+    {
+        let most = self.bounds.request_timeout;
+        let timeout = timeout::of(headers).map_or(most, |it| it.min(most));
+        let message = pin!(unary::read(headers, body, self.bounds.body_bytes_max));
+        let message = within(timeout, message).await;
+        Ok((message.ok_or_else(|| body_too_slow(timeout))??, timeout))
     }
 }
 
-pub(super) fn body_too_slow(timeout: Duration) -> Status {
+fn body_too_slow(timeout: Duration) -> Status {
     Status::deadline_exceeded(format!("the message did not arrive within {timeout:?}"))
 }
 

@@ -43,7 +43,7 @@ async fn a_response_ends_a_wait_that_it_makes_shorter() {
 }
 
 #[tokio::test]
-async fn whoever_stops_waiting_takes_nothing_and_lets_the_others_pass() {
+async fn a_task_that_stops_waiting_takes_nothing_and_lets_the_others_pass() {
     let pacer = Pacer::default();
     learn(&pacer, "", r#""a";r=1;t=1"#).await;
     {

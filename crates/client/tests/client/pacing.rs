@@ -76,7 +76,7 @@ fn client(pacing: Pacing) -> ClientWithMiddleware {
     ClientBuilder::new(reqwest::Client::new()).with(pacing).build()
 }
 
-/// A server that refuses so many requests, and sends the others back.
+/// A server that refuses the first `refusals` requests and echoes the others.
 async fn refuses_first(refusals: u32, retry_after: &'static str) -> Server {
     let left = AtomicU32::new(refusals);
     Server::start(move |request| {
