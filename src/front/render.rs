@@ -165,10 +165,7 @@ fn structured_fields(response: &CheckResponse) -> (String, String) {
     let (mut policy, mut current) = (String::new(), String::new());
     for (rule, index, verdict) in verdicts(response).take(ITEMS_MAX) {
         let window = rule.limits.get(index).map(tidegate_limiter::quota::Quota::window);
-        let mut name = rule.name.as_deref().unwrap_or(&rule.id).to_owned();
-        if let (Some(window), true) = (window, rule.limits.len() > 1) {
-            name = format!("{name}-{window}");
-        }
+        let name = rule.limit_name(index);
         let separator = if policy.is_empty() { "" } else { ", " };
         policy.push_str(separator);
         current.push_str(separator);

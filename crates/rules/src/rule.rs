@@ -1,5 +1,6 @@
 //! One rule: the limits of a descriptor, the policy that applies to them, and its defaults.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -66,6 +67,16 @@ impl Rule {
             }
         }
         Self { limits: smallvec::smallvec![limit], ..Self::usual(id.into()) }
+    }
+
+    /// The name of the limit `index` in fields of responses: that of the rule, with the window if
+    /// the rule has several limits.
+    pub fn limit_name(&self, index: usize) -> Cow<'_, str> {
+        let name = self.name.as_deref().unwrap_or(&self.id);
+        match self.limits.get(index) {
+            Some(quota) if self.limits.len() > 1 => format!("{name}-{}", quota.window()).into(),
+            _ => name.into(),
+        }
     }
 
     /// The rule of all limits that clients pass with their requests (`CL.THROTTLE`): the mode, and

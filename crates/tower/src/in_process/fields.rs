@@ -24,7 +24,7 @@ use tidegate_limiter::units::Span;
 use tidegate_rules::book::Rule;
 
 use super::decide::{Status, is_allowed};
-use super::policies::{Item, Rules, name};
+use super::policies::{Item, Rules};
 use crate::structured::{ITEMS_MAX, SEPARATOR, push_current};
 use crate::verdict::{CURRENT, LIMIT, POLICY, REMAINING, RESET, SOFT_BREACH, Verdict};
 
@@ -133,7 +133,7 @@ fn policies(limits: &Limits<'_>) -> Option<HeaderValue> {
 /// The names of the limits that refused.
 fn violated(limits: &Limits<'_>) -> Vec<String> {
     let refusals = limits.iter().filter(|limit| !limit.verdict.allowed);
-    refusals.take(ITEMS_MAX).map(|limit| name(limit.rule, limit.index).into_owned()).collect()
+    refusals.take(ITEMS_MAX).map(|limit| limit.rule.limit_name(limit.index).into_owned()).collect()
 }
 
 /// The smaller, the more restrictive.

@@ -6,7 +6,6 @@
 //!
 //! A rule that was applied costs some 1 KB here.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
@@ -62,7 +61,7 @@ impl Policy {
     fn of(rule: &Rule) -> Self {
         let items = rule.limits.iter().enumerate().map(|(index, quota)| {
             let mut text = String::new();
-            push_string(&mut text, &name(rule, index));
+            push_string(&mut text, &rule.limit_name(index));
             let name_bytes = text.len();
             push_policy(&mut text, quota.limit().into(), Some(quota.window().as_secs_ceil()));
             Item { text: text.into(), name_bytes, limit: quota.limit().into() }
@@ -85,15 +84,6 @@ impl Item {
     #[inline]
     pub(super) fn name(&self) -> &str {
         self.text.get(..self.name_bytes).unwrap_or_default()
-    }
-}
-
-/// The name of a limit: that of its rule, with the window if the rule has several.
-pub(super) fn name(rule: &Rule, index: usize) -> Cow<'_, str> {
-    let name = rule.name.as_deref().unwrap_or(&rule.id);
-    match rule.limits.get(index) {
-        Some(quota) if rule.limits.len() > 1 => format!("{name}-{}", quota.window()).into(),
-        _ => name.into(),
     }
 }
 
