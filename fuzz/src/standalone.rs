@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use arc_swap::ArcSwap;
 use tidegate::config::Config;
+use tidegate::front::Probes;
 use tidegate::node::{self, Core, Setup};
 use tidegate_ownership::identity::NodeId;
 use tidegate_rules::book::Book;
@@ -22,6 +23,20 @@ static BOOK: LazyLock<Arc<ArcSwap<Book>>> = LazyLock::new(|| {
     let book = load::parse(&[source], &Options::default()).expect("valid rules");
     Arc::new(ArcSwap::from_pointee(book))
 });
+
+/// Probes of a node that is ready and has no metrics.
+#[derive(Debug)]
+pub struct Ready;
+
+impl Probes for Ready {
+    fn ready(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn metrics(&self) -> String {
+        String::new()
+    }
+}
 
 /// Runs `body` with a new node.
 pub fn with_node<F: Future<Output = ()>>(body: impl FnOnce(Arc<Core>) -> F) {

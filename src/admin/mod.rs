@@ -4,11 +4,13 @@
 //! `/owner`, `/blocked`, and what an operator orders: `POST /drain`, `/bootstrap`, `/forget` and
 //! `/regions/lost`. Responses are JSON for operators and their scripts; names are only added.
 
+mod access;
 pub mod blocked;
 mod operate;
 pub mod report;
 mod router;
 
+pub use access::{Access, NodeClient};
 pub use blocked::{BlockedReport, BlockedSource, WatchBlocked};
 pub use operate::{Operate, Refusal};
 pub use report::{DrainReport, Inspect, MembersReport, OwnerReport, RegionsReport, StatusReport};

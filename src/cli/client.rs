@@ -7,8 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::client::legacy::connect::HttpConnector;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,6 +16,7 @@ use tokio::runtime;
 use tokio::time::timeout;
 
 use super::Failure;
+use crate::admin::{Access, NodeClient};
 use crate::config::UserError;
 
 /// Timeout of the whole request.
@@ -36,6 +36,8 @@ pub(super) struct AdminDoor {
         default_value = "http://127.0.0.1:8082"
     )]
     url: String,
+    #[command(flatten)]
+    access: Access,
 }
 
 /// Advice when the answer is not from an admin listener.
@@ -51,6 +53,15 @@ impl AdminDoor {
         format!("{}{path}", self.url.trim_end_matches('/'))
     }
 
+    /// The response to a request without a body, whatever its status.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`].
+    pub(super) fn ask(&self, method: Method, path: &str) -> Result<Response<Bytes>, Failure> {
+        ask(method, &self.at(path), String::new(), &self.access)
+    }
+
     /// Fetches the report at `path`, and writes it as JSON or by `text`.
     pub(super) fn report<T: Serialize + DeserializeOwned>(
         &self,
@@ -60,7 +71,7 @@ impl AdminDoor {
         text: impl FnOnce(&mut dyn Write, &T) -> io::Result<()>,
     ) -> Result<(), Failure> {
         let url = self.at(path);
-        let response = ask(Method::GET, &url, String::new())?;
+        let response = self.ask(Method::GET, path)?;
         let report = Some(&response).filter(|response| response.status() == StatusCode::OK);
         let report = report.and_then(|response| serde_json::from_slice(response.body()).ok());
         let Some(report): Option<T> = report else {
@@ -80,7 +91,7 @@ impl AdminDoor {
     /// The node refused, with its text; or as [`ask`].
     pub(super) fn order(&self, path: &str) -> Result<(), Failure> {
         let url = self.at(path);
-        let response = ask(Method::POST, &url, String::new())?;
+        let response = self.ask(Method::POST, path)?;
         if response.status() == StatusCode::ACCEPTED {
             return Ok(());
         }
@@ -94,7 +105,8 @@ impl AdminDoor {
         timeout: Duration,
     ) -> Result<Waited<T>, Failure> {
         let url = self.at(path);
-        let Some(response) = ask_within(timeout, Method::POST, &url, String::new())? else {
+        let request = Outgoing { method: Method::POST, url: &url, body: String::new() };
+        let Some(response) = ask_within(timeout, request, &self.access)? else {
             return Ok(Waited::TimedOut);
         };
         match response.status() {
@@ -120,30 +132,42 @@ fn unexpected(url: &str, response: &Response<Bytes>, what: &str) -> Failure {
     UserError::new(problem, error.unwrap_or(FIX)).into()
 }
 
+struct Outgoing<'u> {
+    method: Method,
+    url: &'u str,
+    body: String,
+}
+
 /// Sends a request and returns the whole response, whatever its status.
 ///
 /// # Errors
 ///
-/// `url` is not a plain HTTP URL, or the node did not answer in time.
-pub(super) fn ask(method: Method, url: &str, body: String) -> Result<Response<Bytes>, Failure> {
-    let answered = ask_within(TIMEOUT, method, url, body)?;
+/// `url` is not that of a node, a file of `access` cannot be used, or the node did not answer in
+/// time.
+pub(super) fn ask(
+    method: Method,
+    url: &str,
+    body: String,
+    access: &Access,
+) -> Result<Response<Bytes>, Failure> {
+    let answered = ask_within(TIMEOUT, Outgoing { method, url, body }, access)?;
     answered.ok_or_else(|| no_answer(url, &format!("no answer within {TIMEOUT:?}")))
 }
 
 /// As [`ask`]; none if there is no response within `most`.
 fn ask_within(
     most: Duration,
-    method: Method,
-    url: &str,
-    body: String,
+    Outgoing { method, url, body }: Outgoing<'_>,
+    access: &Access,
 ) -> Result<Option<Response<Bytes>>, Failure> {
     let uri = parse(url)?;
+    let client = access.client(&uri, HttpConnector::new())?;
     let run = || -> io::Result<_> {
         let request = Request::builder().method(method).uri(uri);
         let request = request.header(header::CONTENT_TYPE, "application/json");
         let request = request.body(Full::new(Bytes::from(body))).map_err(io::Error::other)?;
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(runtime.block_on(async { timeout(most, exchange(request)).await }))
+        Ok(runtime.block_on(async { timeout(most, exchange(&client, request)).await }))
     };
     let problem = match run() {
         Ok(Ok(Ok(response))) => return Ok(Some(response)),
@@ -159,22 +183,24 @@ fn no_answer(url: &str, problem: &str) -> Failure {
     UserError::new(format!("{url}: {problem}"), fix).into()
 }
 
-/// Nodes only accept plain HTTP with a host.
 fn parse(url: &str) -> Result<Uri, Failure> {
     let uri = url.parse::<Uri>().ok();
-    uri.filter(|uri| uri.scheme_str() == Some("http") && uri.host().is_some()).ok_or_else(|| {
-        UserError::new(
-            format!("{url}: not the URL of a node"),
-            "set --url to http://HOST:PORT, such as http://127.0.0.1:8080",
-        )
-        .into()
-    })
+    uri.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some())
+        .ok_or_else(|| {
+            UserError::new(
+                format!("{url}: not the URL of a node"),
+                "set --url to http://HOST:PORT or https://HOST:PORT, such as http://127.0.0.1:8080",
+            )
+            .into()
+        })
 }
 
 /// The error is that of the system.
-async fn exchange(request: Request<Full<Bytes>>) -> Result<Response<Bytes>, String> {
-    let http = Client::builder(TokioExecutor::new()).build_http();
-    let response = http.request(request).await.map_err(|error| innermost(&error))?;
+async fn exchange(
+    client: &NodeClient<Full<Bytes>>,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Bytes>, String> {
+    let response = client.request(request).await.map_err(|error| innermost(&error))?;
     let (head, body) = response.into_parts();
     let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
     let body = body.map_err(|error| innermost(&*error))?;

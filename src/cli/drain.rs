@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::Method;
 
 use super::Failure;
-use super::client::{self, AdminDoor, Waited};
+use super::client::{AdminDoor, Waited};
 use crate::admin::DrainReport;
 
 /// Drain a node: it hands over its ranges and exits, as with SIGTERM.
@@ -49,7 +49,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     let Waited::Ended(report) = waited else { return still_runs(args, out) };
     let report: Option<DrainReport> = report;
     for _ in 0..args.timeout.saturating_mul(10) {
-        if client::ask(Method::GET, &args.listener.at("/healthz"), String::new()).is_err() {
+        if args.listener.ask(Method::GET, "/healthz").is_err() {
             writeln!(out, "{}", outcome(report.as_ref()))?;
             return Ok(report.is_none_or(|report| report.handed_over));
         }

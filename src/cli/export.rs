@@ -11,6 +11,7 @@ use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, serve, shutdown};
+use crate::admin::Access;
 use crate::config::UserError;
 use crate::export::{self, ALLOW_MAX, NODES_MAX, Options};
 use crate::observe::log;
@@ -36,6 +37,8 @@ pub(super) struct Args {
         value_parser = node
     )]
     admin: Vec<Uri>,
+    #[command(flatten)]
+    access: Access,
     /// A network that is never blocked; repeat it for several
     #[arg(long, value_name = "CIDR", value_parser = network)]
     allow: Vec<IpNet>,
@@ -98,6 +101,7 @@ pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<bool, Failur
     }
     let options = Options {
         nodes: args.admin.clone(),
+        access: args.access.clone(),
         allow: args.allow.clone(),
         ipv6_prefix: args.ipv6_prefix,
         timeout: args.timeout,
@@ -121,13 +125,13 @@ pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<bool, Failur
     })
 }
 
-/// `http://HOST:PORT`.
+/// `http://HOST:PORT`, or `https`.
 fn node(text: &str) -> Result<Uri, String> {
     let uri = text.parse::<Uri>().ok().filter(|uri| {
         let has_path = uri.path_and_query().is_some_and(|path| path != "/");
-        uri.scheme_str() == Some("http") && uri.authority().is_some() && !has_path
+        matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some() && !has_path
     });
-    uri.ok_or_else(|| format!("{text:?} is not http://HOST:PORT"))
+    uri.ok_or_else(|| format!("{text:?} is not http://HOST:PORT or https://HOST:PORT"))
 }
 
 /// A network, or one address.

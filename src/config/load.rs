@@ -120,9 +120,11 @@ pub(crate) fn build(
 fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
     let Some(folder) = file.parent() else { return };
     let tls = &mut config.tls;
-    let (grpc, proxy, xds) = (&mut config.grpc, &mut config.proxy, &mut config.xds);
+    let (proxy, xds) = (&mut config.proxy, &mut config.xds);
+    let (http, grpc) = (&mut config.http, &mut config.grpc);
+    let (resp, admin) = (&mut config.resp, &mut config.admin);
     let access_log = proxy.access_log.as_mut().filter(|path| *path != Path::new("-"));
-    let paths: [(&str, Option<&mut PathBuf>); 16] = [
+    let paths: [(&str, Option<&mut PathBuf>); 25] = [
         ("node.data_dir", config.node.data_dir.as_mut()),
         ("rules.path", Some(&mut config.rules.path)),
         ("tls.ca", tls.ca.as_mut()),
@@ -132,9 +134,18 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
         ("xds.tls_ca", xds.tls_ca.as_mut()),
         ("xds.tls_cert", xds.tls_cert.as_mut()),
         ("xds.tls_key", xds.tls_key.as_mut()),
+        ("http.tls_cert", http.tls_cert.as_mut()),
+        ("http.tls_key", http.tls_key.as_mut()),
+        ("http.client_ca", http.client_ca.as_mut()),
         ("grpc.tls_cert", grpc.tls_cert.as_mut()),
         ("grpc.tls_key", grpc.tls_key.as_mut()),
         ("grpc.client_ca", grpc.client_ca.as_mut()),
+        ("resp.tls_cert", resp.tls_cert.as_mut()),
+        ("resp.tls_key", resp.tls_key.as_mut()),
+        ("resp.client_ca", resp.client_ca.as_mut()),
+        ("admin.tls_cert", admin.tls_cert.as_mut()),
+        ("admin.tls_key", admin.tls_key.as_mut()),
+        ("admin.client_ca", admin.client_ca.as_mut()),
         ("proxy.tls_cert", proxy.tls_cert.as_mut()),
         ("proxy.tls_key", proxy.tls_key.as_mut()),
         ("proxy.upstream_ca", proxy.upstream_ca.as_mut()),

@@ -19,6 +19,7 @@ mod rules;
 mod schema;
 mod sections;
 pub(crate) mod text;
+mod tls_files;
 pub mod validate;
 mod value;
 
@@ -34,4 +35,5 @@ pub use sections::{
     VotersFrom,
 };
 pub use tidegate_cluster::pki::Tls;
+pub use tls_files::TlsFiles;
 pub use value::Secret;

@@ -307,6 +307,21 @@ pub struct Http {
     ///
     /// Default 429, on which clients back off. 503 is for clients that retry only on 5xx.
     pub denied_status: u16,
+    /// Certificate chain of the listener (PEM), its own certificate first. Reloaded when the file
+    /// changes.
+    ///
+    /// Default none: plain text.
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of `tls_cert` (PEM).
+    pub tls_key: Option<PathBuf>,
+    /// Authorities that must have signed a client's certificate (PEM).
+    ///
+    /// Default none: clients need no certificate.
+    pub client_ca: Option<PathBuf>,
+    /// DNS name or IP address that a client's certificate must contain.
+    ///
+    /// Default none: any certificate signed by `client_ca` is accepted.
+    pub client_san: Option<String>,
 }
 
 /// `[grpc]`: Envoy's rate limit service and `grpc.health.v1`.
@@ -339,8 +354,8 @@ pub struct Grpc {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Resp {
-    /// `IP:PORT`. Off loopback it requires a `password`: the protocol has no certificates, and any
-    /// client can use up the limits of others.
+    /// `IP:PORT`. Off loopback it requires a `password` or a `client_ca`: any client can use up the
+    /// limits of others.
     ///
     /// Default none: no listener. (Without a configuration file: `127.0.0.1:6380`.)
     pub listen: Option<SocketAddr>,
@@ -369,6 +384,21 @@ pub struct Resp {
     /// abandoned ones do not fill the listener.
     #[serde(deserialize_with = "duration")]
     pub idle_timeout: Span,
+    /// Certificate chain of the listener (PEM), its own certificate first. Reloaded when the file
+    /// changes.
+    ///
+    /// Default none: plain text.
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of `tls_cert` (PEM).
+    pub tls_key: Option<PathBuf>,
+    /// Authorities that must have signed a client's certificate (PEM).
+    ///
+    /// Default none: clients need no certificate.
+    pub client_ca: Option<PathBuf>,
+    /// DNS name or IP address that a client's certificate must contain.
+    ///
+    /// Default none: any certificate signed by `client_ca` is accepted.
+    pub client_san: Option<String>,
 }
 
 /// `[admin]`: `/status`, `/owner`, `/drain`, `/metrics`, `/healthz` and `/readyz`.
@@ -379,6 +409,21 @@ pub struct Admin {
     ///
     /// Default none: no listener. (Without a configuration file: `127.0.0.1:8082`.)
     pub listen: Option<SocketAddr>,
+    /// Certificate chain of the listener (PEM), its own certificate first. Reloaded when the file
+    /// changes.
+    ///
+    /// Default none: plain text.
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of `tls_cert` (PEM).
+    pub tls_key: Option<PathBuf>,
+    /// Authorities that must have signed a client's certificate (PEM).
+    ///
+    /// Default none: clients need no certificate.
+    pub client_ca: Option<PathBuf>,
+    /// DNS name or IP address that a client's certificate must contain.
+    ///
+    /// Default none: any certificate signed by `client_ca` is accepted.
+    pub client_san: Option<String>,
 }
 
 /// `[debug]`: the debug port of envoyproxy/ratelimit, `/rlconfig` and `/stats`.
@@ -567,7 +612,14 @@ impl Default for Global {
 
 impl Default for Http {
     fn default() -> Self {
-        Self { listen: None, denied_status: 429 }
+        Self {
+            listen: None,
+            denied_status: 429,
+            tls_cert: None,
+            tls_key: None,
+            client_ca: None,
+            client_san: None,
+        }
     }
 }
 
@@ -580,6 +632,10 @@ impl Default for Resp {
             mode: None,
             threads: 0,
             idle_timeout: Span::from_secs(600),
+            tls_cert: None,
+            tls_key: None,
+            client_ca: None,
+            client_san: None,
         }
     }
 }

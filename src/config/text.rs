@@ -4,12 +4,15 @@
 pub(crate) const PREFIX: &str = "TIDEGATE_";
 
 /// Variables that are options of the command line, not keys of the configuration.
-pub(super) const OPTION_VARIABLES: [&str; 5] = [
+pub(super) const OPTION_VARIABLES: [&str; 8] = [
     "TIDEGATE_CONFIG",
     "TIDEGATE_LOG",
     "TIDEGATE_LOG_FORMAT",
     "TIDEGATE_URL",
     "TIDEGATE_ADMIN_URL",
+    "TIDEGATE_CA",
+    "TIDEGATE_CLIENT_CERT",
+    "TIDEGATE_CLIENT_KEY",
 ];
 
 /// Whether a variable sets a key or is mistyped, as opposed to one made by Kubernetes.

@@ -13,9 +13,8 @@ use tidegate_ownership::name::{is_cluster_name, is_label};
 use super::blocked_sources::{ALLOW_MAX, BlockedSources};
 use super::proxy::{Proxy, UPSTREAMS_MAX};
 use super::rules::{Envoy, Stats, TAGS_MAX, Xds};
-use super::sections::{
-    Cluster, Config, Grpc, Limits, Node, Resp, Storage, THREADS_MAX, VotersFrom,
-};
+use super::sections::{Cluster, Config, Limits, Node, Resp, Storage, THREADS_MAX, VotersFrom};
+use super::tls_files::TlsFiles;
 
 /// Most pairs of `xds.node_metadata`, and of `xds.headers`.
 pub const XDS_PAIRS_MAX: usize = 64;
@@ -47,7 +46,7 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
     global(config)?;
     mesh_tls(config)?;
     listeners(config)?;
-    grpc(&config.grpc)?;
+    tls_of_listeners(config)?;
     resp(&config.resp)?;
     proxy(&config.proxy)?;
     blocked_sources(&config.blocked_sources)?;
@@ -61,10 +60,8 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
 
 /// Keys that require another one.
 fn dependencies(config: &Config) -> Result<(), Invalid> {
-    let Config { cluster, grpc, proxy, xds, .. } = config;
+    let Config { cluster, xds, .. } = config;
     let has_mesh = cluster.listen.is_some();
-    let (has_cert, has_key) = (grpc.tls_cert.is_some(), grpc.tls_key.is_some());
-    let has_ca = grpc.client_ca.is_some();
     let (has_xds_cert, has_xds_key) = (xds.tls_cert.is_some(), xds.tls_key.is_some());
     let has_server = xds.server.is_some();
     let (is_watched, has_admin) =
@@ -74,20 +71,50 @@ fn dependencies(config: &Config) -> Result<(), Invalid> {
         ("cluster.seeds", !cluster.seeds.is_empty(), "cluster.listen", has_mesh),
         ("cluster.founders", !cluster.founders.is_empty(), "cluster.listen", has_mesh),
         ("cluster.bootstrap_expect", cluster.bootstrap_expect > 0, "cluster.listen", has_mesh),
-        ("grpc.tls_cert", has_cert, "grpc.tls_key", has_key),
-        ("grpc.tls_key", has_key, "grpc.tls_cert", has_cert),
-        ("grpc.client_ca", has_ca, "grpc.tls_cert", has_cert),
-        ("grpc.client_san", grpc.client_san.is_some(), "grpc.client_ca", has_ca),
-        ("proxy.tls_cert", proxy.tls_cert.is_some(), "proxy.tls_key", proxy.tls_key.is_some()),
-        ("proxy.tls_key", proxy.tls_key.is_some(), "proxy.tls_cert", proxy.tls_cert.is_some()),
         ("blocked_sources.entry", is_watched, "admin.listen", has_admin),
         ("xds.tls_cert", has_server && has_xds_cert, "xds.tls_key", has_xds_key),
         ("xds.tls_key", has_server && has_xds_key, "xds.tls_cert", has_xds_cert),
     ] {
-        let fix = format!("set {other} too, or remove it");
-        ensure(!is_set || has_other, key, format!("it requires {other}"), fix)?;
+        requires(key, is_set, other, has_other)?;
     }
     Ok(())
+}
+
+fn requires(key: &'static str, is_set: bool, other: &str, has_other: bool) -> Result<(), Invalid> {
+    let fix = format!("set {other} too, or remove it");
+    ensure(!is_set || has_other, key, format!("it requires {other}"), fix)
+}
+
+/// The files of TLS of a listener, whose keys are named in the order certificate, key, authorities
+/// of clients, name of clients.
+fn listener_tls(files: &TlsFiles<'_>, keys: [&'static str; 4]) -> Result<(), Invalid> {
+    let [cert, key, client_ca, client_san] = keys;
+    let (has_cert, has_ca) = (files.cert.is_some(), files.client_ca.is_some());
+    requires(cert, has_cert, key, files.key.is_some())?;
+    requires(key, files.key.is_some(), cert, has_cert)?;
+    requires(client_ca, has_ca, cert, has_cert)?;
+    requires(client_san, files.client_san.is_some(), client_ca, has_ca)?;
+    let Some(san) = files.client_san else { return Ok(()) };
+    ensure(
+        rustls::pki_types::ServerName::try_from(san).is_ok(),
+        client_san,
+        format!("{san:?} is neither a DNS name nor an IP address"),
+        "write it as in the certificate",
+    )
+}
+
+fn tls_of_listeners(config: &Config) -> Result<(), Invalid> {
+    let Config { http, grpc, resp, proxy, admin, .. } = config;
+    let of_http = ["http.tls_cert", "http.tls_key", "http.client_ca", "http.client_san"];
+    let of_grpc = ["grpc.tls_cert", "grpc.tls_key", "grpc.client_ca", "grpc.client_san"];
+    let of_resp = ["resp.tls_cert", "resp.tls_key", "resp.client_ca", "resp.client_san"];
+    let of_proxy = ["proxy.tls_cert", "proxy.tls_key", "proxy.tls_cert", "proxy.tls_cert"];
+    let of_admin = ["admin.tls_cert", "admin.tls_key", "admin.client_ca", "admin.client_san"];
+    listener_tls(&http.tls(), of_http)?;
+    listener_tls(&grpc.tls(), of_grpc)?;
+    listener_tls(&resp.tls(), of_resp)?;
+    listener_tls(&proxy.tls(), of_proxy)?;
+    listener_tls(&admin.tls(), of_admin)
 }
 
 fn node(node: &Node) -> Result<(), Invalid> {
@@ -285,16 +312,6 @@ fn listeners(config: &Config) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn grpc(grpc: &Grpc) -> Result<(), Invalid> {
-    let Some(san) = &grpc.client_san else { return Ok(()) };
-    ensure(
-        rustls::pki_types::ServerName::try_from(san.as_str()).is_ok(),
-        "grpc.client_san",
-        format!("{san:?} is neither a DNS name nor an IP address"),
-        "write it as in the certificate",
-    )
-}
-
 fn resp(resp: &Resp) -> Result<(), Invalid> {
     let name = &resp.username;
     ensure(
@@ -311,10 +328,12 @@ fn resp(resp: &Resp) -> Result<(), Invalid> {
     )?;
     if let Some(addr) = resp.listen {
         ensure(
-            addr.ip().is_loopback() || resp.password.is_some(),
+            addr.ip().is_loopback() || resp.password.is_some() || resp.client_ca.is_some(),
             "resp.listen",
-            format!("{addr} is not on loopback and requires a password"),
-            "set TIDEGATE_RESP__PASSWORD, or listen on 127.0.0.1",
+            format!(
+                "{addr} is not on loopback and requires a password, or certificates of clients"
+            ),
+            "set TIDEGATE_RESP__PASSWORD or resp.client_ca, or listen on 127.0.0.1",
         )?;
     }
     within("resp.threads", resp.threads, 0..=THREADS_MAX)?;

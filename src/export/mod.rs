@@ -39,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 use self::blocklist::{Blocklist, Transaction};
 pub use self::nft::Error as NftError;
 use self::node_stream::Update;
+use crate::admin::Access;
 
 /// Most nodes to follow.
 pub const NODES_MAX: usize = 64;
@@ -51,8 +52,10 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 /// What is exported, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Admin listeners of the nodes: `http://HOST:PORT`.
+    /// Admin listeners of the nodes: `http://HOST:PORT`, or `https`.
     pub nodes: Vec<Uri>,
+    /// Whom it trusts there, and what it shows.
+    pub access: Access,
     /// Networks that are never blocked, besides loopback, link-local and the nodes themselves.
     pub allow: Vec<IpNet>,
     /// Length of the prefix by which IPv6 sources are blocked, 1 to 128.
@@ -92,7 +95,8 @@ pub async fn run(
     // Dropped at the end, and the streams with it.
     let mut streams = JoinSet::new();
     for (node, url) in options.nodes.iter().enumerate() {
-        streams.spawn(node_stream::follow(node, url.clone(), sender.clone()));
+        let access = options.access.clone();
+        streams.spawn(node_stream::follow(node, url.clone(), access, sender.clone()));
     }
     let mut table = Table { options, out };
     let kept = stop.run_until_cancelled(keep(&mut table, updates)).await;

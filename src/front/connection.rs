@@ -67,8 +67,8 @@ pub struct Streamed;
 /// What a listener accepts.
 #[derive(Clone, Debug)]
 pub enum Protocols {
-    /// HTTP/1.1, and HTTP/2 with prior knowledge.
-    Http,
+    /// HTTP/1.1, and HTTP/2 with prior knowledge or by ALPN; `None` for plain text.
+    Http(Option<Tls>),
     /// HTTP/2 only; `None` for plain text.
     Grpc(Option<Tls>),
     /// As `Http`, for requests that are passed on: they carry the [`Framing`] of their connection
@@ -149,12 +149,13 @@ impl Connection {
         if self.announced(&mut stream).await.is_none() {
             return;
         }
-        let (Protocols::Grpc(Some(tls)) | Protocols::Proxy { tls: Some(tls), .. }) =
-            &self.protocols
-        else {
+        let (Protocols::Http(tls) | Protocols::Grpc(tls) | Protocols::Proxy { tls, .. }) =
+            &self.protocols;
+        let Some(tls) = tls else {
             return self.serve(Either::Left(stream), service).await;
         };
-        if let Some(stream) = self.handshake(tls, stream).await {
+        let handshake = tls.handshake(stream, self.peer, self.bounds.header_timeout, &self.stats);
+        if let Some(Some(stream)) = self.drain.run_until_cancelled(handshake).await {
             // Boxed: a TLS stream is large, and most listeners have none.
             self.serve(Either::Right(Box::new(stream)), service).await;
         }
@@ -184,19 +185,6 @@ impl Connection {
                 Some(())
             }
         }
-    }
-
-    async fn handshake(&self, tls: &Tls, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
-        let handshake = tokio::time::timeout(self.bounds.header_timeout, tls.accept(stream));
-        match self.drain.run_until_cancelled(handshake).await? {
-            Err(_) => self.stats.slow.add(1),
-            Ok(Err(error)) => {
-                self.stats.handshake_failed.add(1);
-                tracing::debug!(peer = %self.peer, %error, "TLS handshake with a client failed");
-            }
-            Ok(Ok(stream)) => return Some(stream),
-        }
-        None
     }
 
     /// One type of stream, so that hyper is compiled once per service.
@@ -357,7 +345,7 @@ impl Connection {
             .keep_alive_interval(HTTP2_PING_INTERVAL)
             .keep_alive_timeout(HTTP2_PING_TIMEOUT);
         match self.protocols {
-            Protocols::Http | Protocols::Proxy { .. } => builder,
+            Protocols::Http(_) | Protocols::Proxy { .. } => builder,
             Protocols::Grpc(_) => {
                 // gRPC clients do not use the date of a response.
                 builder.http2().auto_date_header(false);

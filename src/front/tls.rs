@@ -9,6 +9,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Grpc, Proxy, UserError};
+use super::stats::ListenerStats;
+use crate::config::{TlsFiles, UserError};
 
 /// How often the files are read; the longest time until a change takes effect.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
@@ -51,7 +53,7 @@ pub struct Reloader {
 struct Files {
     /// The section that names them.
     section: &'static str,
-    /// Versions of HTTP, the preferred first.
+    /// Names of protocols (ALPN), the preferred first.
     protocols: &'static [&'static [u8]],
     /// The chain, the listener's own certificate first.
     cert: PathBuf,
@@ -74,40 +76,24 @@ pub struct Error {
 const GIVE_PEM: &str = "give a PEM file that holds one";
 
 impl Tls {
-    /// Reads the files that the configuration names; `None` when it names none.
+    /// Reads the files of a listener; `None` when it has none.
     ///
     /// # Errors
     ///
     /// A file cannot be read, is too large, or is no valid configuration.
-    pub fn of(grpc: &Grpc) -> Result<Option<(Self, Reloader)>, Error> {
-        let (Some(cert), Some(key)) = (&grpc.tls_cert, &grpc.tls_key) else { return Ok(None) };
+    pub fn of(files: TlsFiles<'_>) -> Result<Option<(Self, Reloader)>, Error> {
+        let TlsFiles { section, protocols, cert, key, client_ca, client_san } = files;
+        let (Some(cert), Some(key)) = (cert, key) else { return Ok(None) };
         let files = Files {
-            section: "grpc",
-            protocols: &[b"h2"],
-            cert: cert.clone(),
-            key: key.clone(),
-            client_ca: grpc.client_ca.clone(),
+            section,
+            protocols,
+            cert: cert.to_owned(),
+            key: key.to_owned(),
+            client_ca: client_ca.map(Path::to_owned),
         };
         // Validated with the configuration.
-        let client_san = grpc.client_san.clone().and_then(|san| ServerName::try_from(san).ok());
+        let client_san = client_san.and_then(|san| ServerName::try_from(san.to_owned()).ok());
         Self::load(files, client_san).map(Some)
-    }
-
-    /// Likewise for the proxy, which asks clients for no certificate.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Tls::of`].
-    pub fn of_proxy(proxy: &Proxy) -> Result<Option<(Self, Reloader)>, Error> {
-        let (Some(cert), Some(key)) = (&proxy.tls_cert, &proxy.tls_key) else { return Ok(None) };
-        let files = Files {
-            section: "proxy",
-            protocols: &[b"h2", b"http/1.1"],
-            cert: cert.clone(),
-            key: key.clone(),
-            client_ca: None,
-        };
-        Self::load(files, None).map(Some)
     }
 
     fn load(
@@ -121,12 +107,27 @@ impl Tls {
         Ok((tls.clone(), Reloader { files, tls, last: Ok(contents) }))
     }
 
-    /// The handshake of a connection. The caller bounds its time.
-    ///
-    /// # Errors
-    ///
-    /// The handshake failed, or the client's certificate does not carry the required name.
-    pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    /// The handshake of a connection; `None`, and counted, if it fails or takes longer than
+    /// `timeout`.
+    pub async fn handshake(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        timeout: Duration,
+        stats: &ListenerStats,
+    ) -> Option<TlsStream<TcpStream>> {
+        match tokio::time::timeout(timeout, self.accept(stream)).await {
+            Err(_) => stats.slow.add(1),
+            Ok(Err(error)) => {
+                stats.handshake_failed.add(1);
+                tracing::debug!(%peer, %error, "TLS handshake with a client failed");
+            }
+            Ok(Ok(stream)) => return Some(stream),
+        }
+        None
+    }
+
+    async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let acceptor = TlsAcceptor::from(self.config.load_full());
         let stream = acceptor.accept(stream).await?;
         self.check_client(&stream)?;
@@ -246,6 +247,13 @@ pub fn roots(path: &Path) -> Result<RootCertStore, Error> {
         roots.add(cert).map_err(|error| Error::new(path, &error, GIVE_PEM))?;
     }
     Ok(roots)
+}
+
+/// The authorities of the system, if it has any.
+pub fn system_roots() -> Option<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    Some(roots).filter(|roots| !roots.is_empty())
 }
 
 impl Error {

@@ -56,8 +56,11 @@ pub(super) struct Listeners {
 
 /// TLS of the listeners that have it, and to servers.
 pub(super) struct ListenerTls {
+    pub(super) http: Option<Tls>,
     pub(super) grpc: Option<Tls>,
+    pub(super) resp: Option<Tls>,
     pub(super) proxy: Option<Tls>,
+    pub(super) admin: Option<Tls>,
     /// Of the proxy to the application.
     pub(super) servers: ServerTls,
 }
@@ -171,14 +174,14 @@ impl Listeners {
 
     /// The configured listeners and their addresses.
     fn listening(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
-        let grpc = if self.tls.grpc.is_some() { "grpc (TLS)" } else { "grpc" };
-        let proxy = if self.tls.proxy.is_some() { "proxy (TLS)" } else { "proxy" };
+        let tls = &self.tls;
+        let name = |plain, secured, tls: &Option<Tls>| if tls.is_some() { secured } else { plain };
         let named = [
-            ("http", &self.http),
-            (grpc, &self.grpc),
-            ("resp", &self.resp),
-            (proxy, &self.proxy),
-            ("admin", &self.admin),
+            (name("http", "http (TLS)", &tls.http), &self.http),
+            (name("grpc", "grpc (TLS)", &tls.grpc), &self.grpc),
+            (name("resp", "resp (TLS)", &tls.resp), &self.resp),
+            (name("proxy", "proxy (TLS)", &tls.proxy), &self.proxy),
+            (name("admin", "admin (TLS)", &tls.admin), &self.admin),
             ("debug", &self.debug),
         ];
         named.into_iter().filter_map(|(name, bound)| Some((name, bound.addr()?)))
@@ -221,8 +224,13 @@ impl Listeners {
             stats: grpc.stats.clone(),
         };
         let grpc_routes = rls::routes(rls, grpc_health);
-        let resp_listener =
-            resp::Listener::new(config, decider(&metrics.resp), bounds.clone(), resp.stats.clone());
+        let resp_listener = resp::Listener::new(
+            config,
+            decider(&metrics.resp),
+            bounds.clone(),
+            resp.stats.clone(),
+            tls.resp,
+        );
         let proxy_bounds = proxy::bounds(&bounds);
         let observers = Observers {
             listener: proxy.stats.clone(),
@@ -254,7 +262,8 @@ impl Listeners {
             stop: drain.clone(),
         });
         async move {
-            let (plain, grpc_tls) = (Protocols::Http, Protocols::Grpc(tls.grpc));
+            let [http_tls, admin_tls] = [tls.http, tls.admin].map(Protocols::Http);
+            let grpc_tls = Protocols::Grpc(tls.grpc);
             let maintenance = async {
                 drain.run_until_cancelled(maintenance).await;
                 Ok(())
@@ -267,7 +276,7 @@ impl Listeners {
                 Ok(())
             };
             tokio::try_join!(
-                http.serve(http_router, plain.clone(), &bounds, joined.cancelled(), &drain),
+                http.serve(http_router, http_tls, &bounds, joined.cancelled(), &drain),
                 grpc.serve(grpc_routes, grpc_tls, &bounds, joined.cancelled(), &drain),
                 resp,
                 proxy.serve(
@@ -278,8 +287,8 @@ impl Listeners {
                     &drain
                 ),
                 maintenance,
-                admin.serve(admin_router, plain.clone(), &bounds, ready(()), &drain),
-                debug.serve(debug_router, plain, &bounds, ready(()), &drain),
+                admin.serve(admin_router, admin_tls, &bounds, ready(()), &drain),
+                debug.serve(debug_router, Protocols::Http(None), &bounds, ready(()), &drain),
             )
             .map(drop)
         }
@@ -301,7 +310,7 @@ pub(super) fn serve_prometheus(
     };
     let router = Router::new().route(&config.stats.prometheus_path, get(answer));
     async move {
-        let served = listener.serve(router, Protocols::Http, &bounds, ready(()), &stop).await;
+        let served = listener.serve(router, Protocols::Http(None), &bounds, ready(()), &stop).await;
         served.map_err(|error| Failed::new(error.to_string()))?;
         stop.cancelled().await;
         Ok(())

@@ -89,16 +89,25 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
         None => None,
     };
     let (book, source) = RuleBook::load(&config, environment.entropy.clone())?;
-    let (grpc_tls, grpc_reloader) = Tls::of(&config.grpc).map_err(UserError::from)?.unzip();
-    let (proxy_tls, proxy_reloader) =
-        Tls::of_proxy(&config.proxy).map_err(UserError::from)?.unzip();
+    let mut reloaders = Vec::new();
+    let mut tls_of = |files| -> Result<Option<Tls>, UserError> {
+        let (tls, reloader) = Tls::of(files)?.unzip();
+        reloaders.extend(reloader);
+        Ok(tls)
+    };
+    let tls = ListenerTls {
+        http: tls_of(config.http.tls())?,
+        grpc: tls_of(config.grpc.tls())?,
+        resp: tls_of(config.resp.tls())?,
+        proxy: tls_of(config.proxy.tls())?,
+        admin: tls_of(config.admin.tls())?,
+        servers: ServerTls::of(&config.proxy)?,
+    };
     let access_log = config.proxy.access_log.as_deref();
     let access_log =
         access_log.map(|path| AccessLog::open(path, environment.clock.clone())).transpose()?;
     let access_log_dropped = access_log.as_ref().map(|log| log.dropped.clone());
     let stats = Stats { access_log_dropped, ..Stats::default() };
-    let tls =
-        ListenerTls { grpc: grpc_tls, proxy: proxy_tls, servers: ServerTls::of(&config.proxy)? };
     let listeners = Listeners::bind(&config, tls, access_log, &stats)?;
     let (key, addr) = ("stats.prometheus_listen", config.stats.prometheus_listen);
     let prometheus = Bound::bind(key, addr, &Arc::default())?;
@@ -139,7 +148,7 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     let mut tasks: JoinSet<Result<(), Failed>> = JoinSet::new();
     tasks.spawn(clock.run(stop_node.clone()).map(Ok));
     tasks.spawn(source.watch(stop_node.clone()).map(Ok));
-    for reloader in [grpc_reloader, proxy_reloader].into_iter().flatten() {
+    for reloader in reloaders {
         tasks.spawn(reloader.run(stop_node.clone()).map(Ok));
     }
     if let Some(mesh) = core.mesh() {

@@ -33,6 +33,7 @@ mod replaced_voters;
 mod reservations;
 mod rotated_certificates;
 mod rules_reload;
+mod secured_listeners;
 mod soft_limits;
 mod stats_bounds;
 mod xds;

@@ -12,6 +12,7 @@
 //! - [`nginx`], [`envoy`], [`upstream`]: proxies and the application behind them.
 //! - [`xds`]: a management server, and a node that follows one.
 //! - [`wait`], [`exclusive`]: waiting for conditions, and for other tests.
+//! - [`site`]: certificates of listeners and of their clients.
 //! - [`certificates`], [`rules`], [`clock`], [`random`]: what nodes and tests are given.
 //! - [`ports`], [`tools`]: free ports, programs that `scripts/envoy-tools` fetched.
 //! - [`variable`]: what makes a test shorter or longer.
@@ -37,6 +38,7 @@ pub mod random;
 pub mod regions;
 pub mod relay;
 pub mod rules;
+pub mod site;
 pub mod tools;
 pub mod upstream;
 pub mod variable;

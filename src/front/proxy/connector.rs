@@ -63,7 +63,11 @@ impl ServerTls {
         let file = config.upstream_ca.clone();
         let roots = match &file {
             Some(file) => tls::roots(file).map_err(|error| error.of_section("proxy"))?,
-            None if is_needed => system_roots(),
+            None if is_needed => tls::system_roots().unwrap_or_else(|| {
+                // No reason not to start: each server is refused.
+                tracing::error!("the system has no authorities; set proxy.upstream_ca");
+                RootCertStore::empty()
+            }),
             None => RootCertStore::empty(),
         };
         Ok(Self { roots: Arc::new(ArcSwap::from_pointee(roots)), file })
@@ -144,18 +148,6 @@ impl Service<Uri> for Connector {
         }
         .boxed()
     }
-}
-
-/// The authorities of the system; none of them is a reason not to start, and each server is refused
-/// then.
-fn system_roots() -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    let (added, _) = roots.add_parsable_certificates(found.certs);
-    if added == 0 {
-        tracing::error!("the system has no authorities; set proxy.upstream_ca");
-    }
-    roots
 }
 
 impl Connection for ServerStream {

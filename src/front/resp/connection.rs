@@ -5,14 +5,11 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::io::{self, ErrorKind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
@@ -21,6 +18,7 @@ use super::busy_poll;
 use super::listener::Listener;
 use super::reply::Replies;
 use super::session::{Next, Session};
+use super::stream::Stream;
 use crate::decide::{Reserve, Throttle};
 
 /// Bytes of one read: a pipeline of some hundred commands.
@@ -28,7 +26,7 @@ const READ_BYTES: usize = 16 * 1024;
 
 pub(super) struct Connection<D> {
     pub(super) listener: Arc<Listener<D>>,
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
     pub(super) session: Session,
     pub(super) drain: Drain,
 }
@@ -130,7 +128,7 @@ impl<D: Throttle + Reserve> Connection<D> {
         has_wakers: &mut bool,
         cx: &mut Context<'_>,
     ) -> Poll<Event> {
-        match self.stream.poll_read_ready(cx) {
+        match self.stream.poll_readable(cx) {
             Poll::Ready(Ok(())) => return Poll::Ready(Event::Readable),
             Poll::Ready(Err(_)) => return Poll::Ready(Event::Failed),
             Poll::Pending => {}
@@ -181,7 +179,7 @@ impl<D: Throttle + Reserve> Connection<D> {
         partial: &mut Vec<u8>,
     ) -> Result<ReadEnd, Closed> {
         let space = buffers.read_space(partial);
-        let read = match self.read(space).await {
+        let read = match self.stream.read(space).await {
             Some(Ok(0) | Err(_)) => return Err(Closed),
             Some(Ok(read)) => read,
             None => {
@@ -215,43 +213,22 @@ impl<D: Throttle + Reserve> Connection<D> {
         Ok(if at == 0 { ReadEnd::SameCommand } else { ReadEnd::NextCommand })
     }
 
-    /// Reads what has arrived; `None` when there is nothing. Never waits.
-    ///
-    /// Not `try_read`, which takes one more system call per request: it does not clear the
-    /// readiness after a read that did not fill the buffer.
-    async fn read(&mut self, space: &mut [u8]) -> Option<io::Result<usize>> {
-        let mut space = ReadBuf::new(space);
-        poll_fn(|cx| {
-            let polled = Pin::new(&mut self.stream).poll_read(cx, &mut space);
-            Poll::Ready(match polled {
-                Poll::Ready(result) => Some(result.map(|()| space.filled().len())),
-                Poll::Pending => None,
-            })
-        })
-        .await
-    }
-
     /// Sends all of `bytes`. Nothing more is read meanwhile; a client that does not read its
     /// replies in time is cut off.
-    async fn send(&mut self, mut bytes: &[u8]) -> Result<(), Closed> {
-        while !bytes.is_empty() {
-            match self.stream.try_write(bytes) {
-                Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let timeout = self.listener.bounds.header_timeout;
-                    match tokio::time::timeout(timeout, self.stream.writable()).await {
-                        Ok(Ok(())) => {}
-                        Ok(Err(_)) => return Err(Closed),
-                        Err(_) => {
-                            self.listener.stats.slow.add(1);
-                            return Err(Closed);
-                        }
-                    }
-                }
-                Err(_) => return Err(Closed),
+    async fn send(&mut self, bytes: &[u8]) -> Result<(), Closed> {
+        let sent = self.stream.try_send(bytes).map_err(|_| Closed)?;
+        let rest = bytes.get(sent..).unwrap_or_default();
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let timeout = self.listener.bounds.header_timeout;
+        match tokio::time::timeout(timeout, self.stream.send(rest)).await {
+            Ok(sent) => sent.map_err(|_| Closed),
+            Err(_) => {
+                self.listener.stats.slow.add(1);
+                Err(Closed)
             }
         }
-        Ok(())
     }
 }
 

@@ -9,6 +9,7 @@ use super::session::Credentials;
 use crate::config::Config;
 use crate::front::bounds::Bounds;
 use crate::front::stats::ListenerStats;
+use crate::front::tls::Tls;
 
 #[derive(Debug)]
 pub struct Listener<D> {
@@ -21,11 +22,19 @@ pub struct Listener<D> {
     pub idle_timeout: Duration,
     pub bounds: Bounds,
     pub stats: Arc<ListenerStats>,
+    /// `None` for plain text.
+    pub tls: Option<Tls>,
 }
 
 impl<D> Listener<D> {
     /// The listener that `config` describes.
-    pub fn new(config: &Config, decide: Arc<D>, bounds: Bounds, stats: Arc<ListenerStats>) -> Self {
+    pub fn new(
+        config: &Config,
+        decide: Arc<D>,
+        bounds: Bounds,
+        stats: Arc<ListenerStats>,
+        tls: Option<Tls>,
+    ) -> Self {
         let resp = &config.resp;
         Self {
             decide,
@@ -38,6 +47,7 @@ impl<D> Listener<D> {
             idle_timeout: resp.idle_timeout.to_std(),
             bounds,
             stats,
+            tls,
         }
     }
 }

@@ -23,6 +23,7 @@ use super::busy_poll;
 use super::connection::{Connection, Drain};
 use super::listener::Listener;
 use super::session::Session;
+use super::stream::Stream;
 use crate::decide::{Reserve, Throttle};
 use crate::front::address_bound::{AddressBound, Admitted};
 use crate::front::serve::{finish, pause_after};
@@ -181,17 +182,27 @@ impl<D: Throttle + Reserve> WorkerContext<D> {
         let connected = TcpStream::from_std(stream).and_then(|stream| {
             let (peer, local) = (stream.peer_addr()?, stream.local_addr()?);
             let session = Session::new(id, peer, local, &self.listener.credentials);
-            Ok((stream, session))
+            Ok((stream, peer, session))
         });
-        let Ok((stream, session)) = connected else {
+        let Ok((stream, peer, session)) = connected else {
             // The client has disconnected already.
             self.listener.stats.ended.add(1);
             return;
         };
         let (listener, drain) = (self.listener.clone(), self.drain.clone());
-        let connection = Connection { listener, stream, session, drain };
         connections.spawn(async move {
-            connection.run().await;
+            let stream = match &listener.tls {
+                None => Some(Stream::Plain(stream)),
+                Some(tls) => {
+                    let timeout = listener.bounds.header_timeout;
+                    let handshake = tls.handshake(stream, peer, timeout, &listener.stats);
+                    let shaken = drain.wake.run_until_cancelled(handshake).await;
+                    shaken.flatten().map(Stream::tls)
+                }
+            };
+            if let Some(stream) = stream {
+                Connection { listener, stream, session, drain }.run().await;
+            }
             drop(permits);
         });
     }

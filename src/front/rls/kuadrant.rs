@@ -43,7 +43,7 @@ use crate::front::within;
 
 impl<D: Reserve> RlsService<D> {
     /// The response to a call of this service.
-    pub(super) async fn call_kuadrant<B>(&self, head: &Parts, body: B) -> Response<Body>
+    pub async fn call_kuadrant<B>(&self, head: &Parts, body: B) -> Response<Body>
     where
         B: HttpBody<Data = Bytes, Error: fmt::Display>,
     {

@@ -259,7 +259,7 @@ pub(crate) async fn http_listener_with(
     let served = {
         let (stats, drain) = (Arc::clone(&stats), drain.clone());
         tokio::spawn(async move {
-            serve(listener, service, Protocols::Http, &bounds, stats, drain).await;
+            serve(listener, service, Protocols::Http(None), &bounds, stats, drain).await;
         })
     };
     Listener { addr, stats, drain, served }

@@ -7,16 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use rustls::{ClientConfig, SupportedProtocolVersion};
 use tidegate::config::Grpc;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::rls::RlsClient;
 use tidegate::front::rls::message::{Code, Entry, RateLimitDescriptor, RateLimitRequest};
 use tidegate::front::tls::Tls;
+use tidegate_testkit::site::{Authority, Issued};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -103,7 +102,7 @@ async fn a_new_certificate_is_shown_and_a_broken_one_changes_nothing() {
 #[tokio::test]
 async fn invalid_tls_files_are_reported_with_their_path() {
     let mut site = Site::new();
-    let error_of = |grpc: &Grpc| match Tls::of(grpc) {
+    let error_of = |grpc: &Grpc| match Tls::of(grpc.tls()) {
         Err(error) => tidegate::config::UserError::from(error).to_string(),
         Ok(_) => panic!("it loads"),
     };
@@ -145,7 +144,7 @@ impl Site {
     }
 
     async fn listener(&self, bounds: Bounds) -> (Listener, Reload) {
-        let (tls, reloader) = Tls::of(&self.grpc).expect("files that work").expect("TLS");
+        let (tls, reloader) = Tls::of(self.grpc.tls()).expect("files that work").expect("TLS");
         let stop = CancellationToken::new();
         tokio::spawn(reloader.run(stop.clone()));
         let (listener, _) = grpc_listener_with(&Table::usual(), bounds, Some(tls)).await;
@@ -162,22 +161,7 @@ impl Site {
         shows: Option<&Issued>,
         version: &'static SupportedProtocolVersion,
     ) -> Arc<ClientConfig> {
-        let mut roots = RootCertStore::empty();
-        let authority = CertificateDer::from_pem_slice(self.authority.pem.as_bytes());
-        roots.add(authority.expect("a certificate")).expect("an authority");
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[version])
-            .expect("a version")
-            .with_root_certificates(roots);
-        let mut config = match shows {
-            None => builder.with_no_client_auth(),
-            Some(Issued { pem, key }) => {
-                let chain = vec![CertificateDer::from_pem_slice(pem.as_bytes()).expect("PEM")];
-                let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
-                builder.with_client_auth_cert(chain, key).expect("a pair")
-            }
-        };
+        let mut config = self.authority.client(shows, &[version]);
         config.alpn_protocols = vec![b"h2".to_vec()];
         Arc::new(config)
     }
@@ -189,39 +173,6 @@ struct Reload(CancellationToken);
 impl Drop for Reload {
     fn drop(&mut self) {
         self.0.cancel();
-    }
-}
-
-struct Authority {
-    pem: String,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-struct Issued {
-    pem: String,
-    key: String,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let key = KeyPair::generate().expect("a key");
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let pem = params.self_signed(&key).expect("a certificate").pem();
-        Self { pem, issuer: Issuer::new(params, key) }
-    }
-
-    fn issue(&self, name: &str) -> Issued {
-        let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new([name.to_owned()]).expect("a name");
-        let cert = params.signed_by(&key, &self.issuer).expect("a certificate");
-        Issued { pem: cert.pem(), key: key.serialize_pem() }
-    }
-}
-
-impl Issued {
-    fn der(&self) -> Vec<u8> {
-        CertificateDer::from_pem_slice(self.pem.as_bytes()).expect("PEM").to_vec()
     }
 }
 

@@ -9,6 +9,7 @@ use tidegate::decide::Decider;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::resp::{Listener, serve};
 use tidegate::front::serve::ListenerStats;
+use tidegate::front::tls::Tls;
 use tidegate::node::{self, Core};
 use tidegate_limiter::units::Timestamp;
 use tidegate_testkit::clock::ManualClock;
@@ -55,6 +56,15 @@ pub(crate) async fn open_within(
     change: impl FnOnce(&mut Config),
     change_bounds: impl FnOnce(&mut Bounds),
 ) -> Open {
+    open_tls(change, change_bounds, None).await
+}
+
+/// The same, in plain text or under TLS.
+pub(crate) async fn open_tls(
+    change: impl FnOnce(&mut Config),
+    change_bounds: impl FnOnce(&mut Bounds),
+    tls: Option<Tls>,
+) -> Open {
     let mut config = Config::default();
     change(&mut config);
     let (mut environment, _) = node::system_environment();
@@ -67,7 +77,7 @@ pub(crate) async fn open_within(
     let stats = Arc::<ListenerStats>::default();
     let mut bounds = Bounds::from(&config);
     change_bounds(&mut bounds);
-    let listener = Listener::new(&config, decide, bounds, stats.clone());
+    let listener = Listener::new(&config, decide, bounds, stats.clone(), tls);
     let drain = CancellationToken::new();
     let token = drain.clone();
     let served = tokio::spawn(async move { serve(socket, listener, token).await.unwrap() });

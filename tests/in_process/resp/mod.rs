@@ -5,4 +5,5 @@ mod drain;
 mod listener;
 mod properties;
 mod semantics;
+mod tls;
 mod wire;

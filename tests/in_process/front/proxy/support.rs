@@ -76,7 +76,7 @@ pub(super) async fn proxy_to(table: &Arc<Table>, servers: &[String], more: &str)
     let tls_to_servers = ServerTls::of(&config.proxy).expect("valid authorities");
     let parts = ProxyListener::new(&config, table.clone(), &bounds, tls_to_servers, observers);
     let maintenance = parts.maintenance();
-    let (tls, reloader) = Tls::of_proxy(&config.proxy).expect("valid files").unzip();
+    let (tls, reloader) = Tls::of(config.proxy.tls()).expect("valid files").unzip();
     let announcers = config.proxy.proxy_protocol_from.clone().into();
     let protocols = Protocols::Proxy { tls, announcers };
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
