@@ -1,11 +1,12 @@
 //! The admin listener: the state of this node and its view of the cluster.
 //!
 //! `/healthz` (liveness), `/readyz` (readiness), `/metrics`, `/status`, `/members`, `/regions`,
-//! `/owner`, `/blocked`, and what an operator orders: `POST /drain`, `/bootstrap`, `/forget` and
-//! `/regions/lost`. Responses are JSON for operators and their scripts; names are only added.
+//! `/owner`, `/key`, `/blocked`, and what an operator orders: `POST /drain`, `/bootstrap`,
+//! `/forget`, `/regions/lost` and those about a [`key`]. Responses are JSON for operators and their scripts; names are only added.
 
 mod access;
 pub mod blocked;
+pub mod key;
 mod operate;
 pub mod report;
 mod router;

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::blocked::{STREAMS_MAX, Streams, WatchBlocked};
+use super::key::{Key, KeyOrder, Keys};
 use super::operate::{Operate, Refusal};
 use super::report::{DrainReport, Inspect};
 use crate::front::pages::Page;
@@ -35,6 +36,8 @@ pub struct AdminState {
     pub inspect: Arc<dyn Inspect>,
     /// For `/bootstrap`, `/forget` and `/regions/lost`.
     pub operate: Arc<dyn Operate>,
+    /// For `/key`.
+    pub keys: Arc<dyn Keys>,
     /// For `/blocked`; `None` where no sources are watched.
     pub blocked: Option<Arc<dyn WatchBlocked>>,
     /// For `/readyz` and `/metrics`.
@@ -64,6 +67,10 @@ pub fn router(state: AdminState) -> Router {
         .route("/bootstrap", post(bootstrap))
         .route("/forget", post(forget))
         .route("/regions/lost", post(region_lost))
+        .route("/key/reset", post(key_reset))
+        .route("/key/adjust", post(key_adjust))
+        .route("/key/block", post(key_block))
+        .route("/key/unblock", post(key_unblock))
         .route_layer(from_fn(from_same_site));
     Router::new()
         .route("/", get(index))
@@ -74,6 +81,7 @@ pub fn router(state: AdminState) -> Router {
         .route("/members", get(members))
         .route("/regions", get(regions))
         .route("/owner", get(owner))
+        .route("/key", get(key))
         .route("/blocked", get(blocked))
         .route("/blocked/stream", get(blocked_stream))
         .merge(commands)
@@ -109,6 +117,7 @@ async fn index() -> Response {
                 "/members",
                 "/regions",
                 "/owner?domain=D&KEY=VALUE",
+                "/key?domain=D&KEY=VALUE",
                 "/blocked",
                 "/blocked/stream",
             ],
@@ -117,6 +126,10 @@ async fn index() -> Response {
                 "POST /bootstrap",
                 "POST /forget?node=NODE",
                 "POST /regions/lost?region=REGION",
+                "POST /key/reset?domain=D&KEY=VALUE",
+                "POST /key/adjust?hits=N&domain=D&KEY=VALUE",
+                "POST /key/block?for=DURATION&domain=D&KEY=VALUE",
+                "POST /key/unblock?domain=D&KEY=VALUE",
             ],
         }),
     )
@@ -154,23 +167,88 @@ async fn regions(State(state): State<Routed>) -> Response {
     json(StatusCode::OK, &state.admin.inspect.regions())
 }
 
-/// `?domain=D` and, in order, the entries.
 async fn owner(State(state): State<Routed>, uri: Uri) -> Response {
-    let Some(mut pairs) = uri.query().and_then(decode_query) else {
-        let text = "query missing or not percent-encoded UTF-8; use /owner?domain=D&KEY=VALUE";
-        return refuse(StatusCode::BAD_REQUEST, text);
+    match descriptor(&uri, None) {
+        Ok((Key { domain, entries }, _)) => {
+            json(StatusCode::OK, &state.admin.inspect.owner(&domain, &entries))
+        }
+        Err(text) => refuse(StatusCode::BAD_REQUEST, &text),
+    }
+}
+
+async fn key(State(state): State<Routed>, uri: Uri) -> Response {
+    match descriptor(&uri, None) {
+        Ok((key, _)) => answered(state.admin.keys.show(key).await),
+        Err(text) => refuse(StatusCode::BAD_REQUEST, &text),
+    }
+}
+
+async fn key_reset(State(state): State<Routed>, uri: Uri) -> Response {
+    order_key(&state, &uri, None, |_| Ok(KeyOrder::Reset)).await
+}
+
+/// `?hits=N`, negative to give back.
+async fn key_adjust(State(state): State<Routed>, uri: Uri) -> Response {
+    let order = |hits: Option<String>| {
+        let hits = hits.and_then(|hits| hits.parse().ok());
+        hits.map(KeyOrder::Adjust).ok_or("say how many hits: ?hits=N, negative to give back")
     };
+    order_key(&state, &uri, Some("hits"), order).await
+}
+
+/// `?for=DURATION`; without it, until the key is unblocked.
+async fn key_block(State(state): State<Routed>, uri: Uri) -> Response {
+    let order = |span: Option<String>| match span.map(|span| span.parse()) {
+        None => Ok(KeyOrder::Block(None)),
+        Some(Ok(span)) => Ok(KeyOrder::Block(Some(span))),
+        Some(Err(_)) => Err("write the duration as 30s, 10m or 1h"),
+    };
+    order_key(&state, &uri, Some("for"), order).await
+}
+
+async fn key_unblock(State(state): State<Routed>, uri: Uri) -> Response {
+    order_key(&state, &uri, None, |_| Ok(KeyOrder::Unblock)).await
+}
+
+/// Carries out what `order` makes of the parameter of that name.
+async fn order_key(
+    state: &Routed,
+    uri: &Uri,
+    parameter: Option<&str>,
+    order: impl FnOnce(Option<String>) -> Result<KeyOrder, &'static str>,
+) -> Response {
+    let parsed = descriptor(uri, parameter)
+        .and_then(|(key, argument)| Ok((key, order(argument).map_err(str::to_owned)?)));
+    match parsed {
+        Ok((key, order)) => answered(state.admin.keys.order(key, order).await),
+        Err(text) => refuse(StatusCode::BAD_REQUEST, &text),
+    }
+}
+
+/// `domain=D` and, in order, the entries; and the first value of `parameter`, which is none of
+/// them if it comes before the domain.
+fn descriptor(uri: &Uri, parameter: Option<&str>) -> Result<(Key, Option<String>), String> {
+    let usage = |problem: &str| format!("{problem}; use {}?domain=D&KEY=VALUE", uri.path());
+    let Some(mut pairs) = uri.query().and_then(decode_query) else {
+        return Err(usage("query missing or not percent-encoded UTF-8"));
+    };
+    let position = pairs.iter().position(|(name, _)| name == "domain");
+    let argument = parameter.and_then(|parameter| {
+        let before = pairs.get(..position?)?;
+        let at = before.iter().position(|(name, _)| name == parameter)?;
+        Some(pairs.remove(at).1)
+    });
     let domain = pairs.iter().position(|(name, _)| name == "domain").map(|i| pairs.remove(i).1);
     match domain {
         Some(domain) if !domain.is_empty() && !pairs.is_empty() => {
-            json(StatusCode::OK, &state.admin.inspect.owner(&domain, &pairs))
+            Ok((Key { domain, entries: pairs }, argument))
         }
-        _ => {
-            let text =
-                "a domain and at least one entry are required; use /owner?domain=D&KEY=VALUE";
-            refuse(StatusCode::BAD_REQUEST, text)
-        }
+        _ => Err(usage("a domain and at least one entry are required")),
     }
+}
+
+fn answered(outcome: Result<impl Serialize, Refusal>) -> Response {
+    outcome.map_or_else(|refusal| refused(&refusal), |report| json(StatusCode::OK, &report))
 }
 
 async fn blocked(State(state): State<Routed>) -> Response {
@@ -251,9 +329,16 @@ fn argument(uri: &Uri, name: &str) -> Option<String> {
 fn ordered(outcome: Result<(), Refusal>, accepted: &impl Serialize) -> Response {
     match outcome {
         Ok(()) => json(StatusCode::ACCEPTED, accepted),
-        Err(refusal @ Refusal::Unknown(_)) => refuse(StatusCode::NOT_FOUND, &refusal.to_string()),
-        Err(refusal @ Refusal::Conflict(_)) => refuse(StatusCode::CONFLICT, &refusal.to_string()),
+        Err(refusal) => refused(&refusal),
     }
+}
+
+fn refused(refusal: &Refusal) -> Response {
+    let status = match refusal {
+        Refusal::Unknown(_) => StatusCode::NOT_FOUND,
+        Refusal::Conflict(_) => StatusCode::CONFLICT,
+    };
+    refuse(status, &refusal.to_string())
 }
 
 async fn not_found() -> Response {

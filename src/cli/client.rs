@@ -98,6 +98,14 @@ impl AdminDoor {
         Err(unexpected(&url, &response, ""))
     }
 
+    /// As [`AdminDoor::order`], for an order about a key.
+    pub(super) fn order_key<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        let response = self.ask(Method::POST, path)?;
+        let report = Some(&response).filter(|response| response.status() == StatusCode::OK);
+        let report = report.and_then(|response| serde_json::from_slice(response.body()).ok());
+        report.ok_or_else(|| unexpected(&self.at(path), &response, ""))
+    }
+
     /// As [`AdminDoor::order`], for an order that is answered with a report once it is carried out.
     pub(super) fn order_and_wait<T: DeserializeOwned>(
         &self,

@@ -15,6 +15,7 @@ mod entry;
 mod export;
 mod failure;
 mod forget;
+mod key;
 mod members;
 mod proxy;
 mod recover;
@@ -68,6 +69,9 @@ enum Command {
     Regions(regions::Args),
     /// Drain a node: it hands over its ranges and exits
     Drain(drain::Args),
+    /// Show one key, begin it anew, or block it
+    #[command(subcommand)]
+    Key(key::Command),
     /// Forget an evicted member now
     Forget(forget::Args),
     /// Found a cluster with one node as its only voter
@@ -139,6 +143,7 @@ fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<bool,
         Command::Members(args) => members::run(&args, screen, out),
         Command::Regions(args) => regions::run(&args, screen, out),
         Command::Drain(args) => drain::run(&args, out),
+        Command::Key(command) => key::run(&command, screen, out),
         Command::Forget(args) => forget::run(&args, out),
         Command::Bootstrap(args) => bootstrap::run(&args, out),
         Command::Recover(args) => recover::run(&args, out),

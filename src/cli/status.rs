@@ -282,7 +282,7 @@ fn grants_row(report: &RuleReport) -> [String; 7] {
     [report.rule.clone(), received, spent, given_back, recalled, late, held]
 }
 
-fn write_owner(out: &mut dyn Write, report: &OwnerReport) -> io::Result<()> {
+pub(super) fn write_owner(out: &mut dyn Write, report: &OwnerReport) -> io::Result<()> {
     match (&report.rule, &report.mode) {
         (Some(rule), Some(mode)) => {
             let scope = report.scope.as_ref().map_or(String::new(), |scope| format!(", {scope}"));

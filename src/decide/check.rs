@@ -116,6 +116,8 @@ pub enum VerdictSource {
     Grant,
     /// A refusal that was received or decided before and still holds.
     NegativeCache,
+    /// An operator has blocked the key by hand.
+    Blocked,
 }
 
 impl CheckResponse {

@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tidegate_cluster::environment::Clock;
 use tidegate_cluster::incarnation::Incarnation;
+use tidegate_cluster::interventions::Interventions;
 use tidegate_cluster::mesh::Mesh;
 use tidegate_cluster::ownership::Ownership;
 use tidegate_cluster::pki::Role;
@@ -66,6 +67,8 @@ pub struct LocalNode {
     pub ownership: Ownership,
     /// Read once per request.
     pub clock: Arc<dyn Clock>,
+    /// What operators did to keys by hand.
+    pub interventions: Arc<Interventions>,
 }
 
 /// The rules in force, and their statistics.
@@ -154,6 +157,8 @@ pub struct Counters {
     pub fallback: AtomicU64,
     /// Decided from granted hits.
     pub granted: AtomicU64,
+    /// Refused because an operator has blocked the key.
+    pub blocked: AtomicU64,
     /// Hits that this node charged as an owner for others to spend.
     pub hits_granted: AtomicU64,
     /// Of those, hits that were given back, or confirmed by no replica, and are there again.
@@ -215,6 +220,11 @@ impl Decider {
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
+
+    /// What operators did to keys by hand.
+    pub fn interventions(&self) -> &Arc<Interventions> {
+        &self.shared.node.interventions
+    }
 }
 
 impl Decide for Decider {
@@ -225,7 +235,8 @@ impl Decide for Decider {
         let now = node.clock.now();
         let envoy = if request.for_envoy { &options.envoy } else { without_envoy };
         let (hasher, tallies) = (&node.hasher, &*rules.tallies);
-        let plans = Planner { book: &book, hasher, envoy, tallies }.plan(&request);
+        let interventions = &*node.interventions;
+        let plans = Planner { book: &book, hasher, interventions, envoy, tallies }.plan(&request);
         let limited = plans.iter().flatten().filter(|check| check.has_limits());
         let decided = if envoy.all_or_nothing || envoy.local_cache {
             // Boxed: its state is large, and most nodes never need it.
@@ -289,6 +300,9 @@ impl Decider {
     /// Does what needs no other node.
     fn begin(&self, check: &PlannedCheck, mut hits: Hits, now: Timestamp) -> Step {
         let PlannedCheck { rule, counters, .. } = check;
+        if let Some(verdicts) = check.blocked(now) {
+            return Step::Done(self.counted(verdicts, VerdictSource::Blocked));
+        }
         if rule.mode == Mode::Eventual {
             let verdicts = self.decide_eventual(check, hits, now);
             return Step::Done(self.counted(verdicts, VerdictSource::Local));
@@ -426,6 +440,7 @@ impl Decider {
             VerdictSource::Fallback => &counters.fallback,
             VerdictSource::NegativeCache => &counters.cached,
             VerdictSource::Grant => &counters.granted,
+            VerdictSource::Blocked => &counters.blocked,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         (verdicts, source)

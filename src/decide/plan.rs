@@ -4,16 +4,19 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tidegate_cluster::interventions::Interventions;
 use tidegate_limiter::descriptor::{Descriptor, Entry};
+use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::policy::Mode;
-use tidegate_limiter::store::{Counter, KeyHash, KeyHasher};
-use tidegate_limiter::units::Hits;
+use tidegate_limiter::store::{Counter, KeyHash, KeyHasher, Verdicts};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_rules::Found;
 use tidegate_rules::book::{Book, Rule};
 use tidegate_rules::metadata::Metadata;
 use tidegate_rules::tally::Tallies;
 
 use super::check::CheckRequest;
+use super::fallback::denied;
 use super::limits::Limits;
 use crate::config::Envoy;
 
@@ -28,7 +31,12 @@ pub(super) struct PlannedCheck {
     pub(super) tally_name: Option<Box<str>>,
     /// What Envoy receives when the rule lets the request pass.
     pub(super) metadata: Option<Arc<Metadata>>,
+    /// Until when an operator has blocked it; [`Timestamp::EPOCH`] if none has.
+    pub(super) blocked_until: Timestamp,
 }
+
+/// The counters of a descriptor, and until when they are blocked by hand.
+type Counted = (SmallVec<[Counter; 1]>, Timestamp);
 
 /// One entry per descriptor; `None` where no rule matches.
 pub(super) type Plans = SmallVec<[Option<PlannedCheck>; 2]>;
@@ -38,6 +46,7 @@ pub(super) type Plans = SmallVec<[Option<PlannedCheck>; 2]>;
 pub(super) struct Planner<'a> {
     pub(super) book: &'a Book,
     pub(super) hasher: &'a KeyHasher,
+    pub(super) interventions: &'a Interventions,
     pub(super) envoy: &'a Envoy,
     pub(super) tallies: &'a Tallies,
 }
@@ -65,8 +74,16 @@ impl Planner<'_> {
             && self.book.has_domain(domain)
         {
             let rule = Arc::new(Rule::brought_along(domain, entries, limit));
-            let counters = self.counters(&rule, domain, entries);
-            return Some(PlannedCheck { rule, counters, hits, tally_name: None, metadata: None });
+            let (counters, blocked_until) = self.counters(&rule, domain, entries);
+            let (tally_name, metadata) = (None, None);
+            return Some(PlannedCheck {
+                rule,
+                counters,
+                hits,
+                tally_name,
+                metadata,
+                blocked_until,
+            });
         }
         let Some(found) = self.book.find(domain, entries) else {
             if !self.book.has_domain(domain) {
@@ -74,8 +91,8 @@ impl Planner<'_> {
             }
             return None;
         };
-        let counters = if found.rule.limits.is_empty() {
-            SmallVec::new()
+        let (counters, blocked_until) = if found.rule.limits.is_empty() {
+            (SmallVec::new(), Timestamp::EPOCH)
         } else {
             match found.counted_as(entries) {
                 Some(shared) => self.counters(found.rule, domain, &shared),
@@ -84,16 +101,20 @@ impl Planner<'_> {
         };
         let Found { rule, name, metadata, .. } = found;
         let (rule, metadata) = (rule.clone(), metadata.cloned());
-        Some(PlannedCheck { rule, counters, hits, tally_name: name, metadata })
+        Some(PlannedCheck { rule, counters, hits, tally_name: name, metadata, blocked_until })
     }
 
-    fn counters(&self, rule: &Rule, domain: &str, entries: &[Entry<'_>]) -> SmallVec<[Counter; 1]> {
-        let hash = self.hasher.descriptor(domain, entries);
+    fn counters(&self, rule: &Rule, domain: &str, entries: &[Entry<'_>]) -> Counted {
+        let mut hash = self.hasher.descriptor(domain, entries);
+        let mut blocked_until = Timestamp::EPOCH;
+        if let Some(intervention) = self.interventions.find(hash) {
+            (hash, blocked_until) = (intervention.counts_as(), intervention.block.until);
+        }
         let counter = |quota| {
             let key = hash.counter(quota, rule.mode, rule.scope);
             Counter { key, quota: *quota }
         };
-        rule.limits.iter().map(counter).collect()
+        (rule.limits.iter().map(counter).collect(), blocked_until)
     }
 }
 
@@ -101,6 +122,17 @@ impl PlannedCheck {
     /// Whether there is anything to decide: a rule without limits always passes.
     pub(super) fn has_limits(&self) -> bool {
         !self.counters.is_empty()
+    }
+
+    /// The refusal of each limit, if an operator has blocked the descriptor.
+    pub(super) fn blocked(&self, now: Timestamp) -> Option<Verdicts> {
+        let until = Some(self.blocked_until).filter(|until| *until > now)?;
+        let (retry, reset) = match until {
+            Timestamp::NEVER => (Retry::Never, Span::ZERO),
+            until => (Retry::After(until.since(now)), until.since(now)),
+        };
+        let refusal = |counter: &Counter| Verdict { retry, reset, ..denied(&counter.quota) };
+        Some(self.counters.iter().map(refusal).collect())
     }
 
     pub(super) fn limits(&self) -> Limits {

@@ -163,10 +163,11 @@ impl Reserve for Decider {
         let ttl = ttl.unwrap_or(TTL_DEFAULT);
         let (plans, now) = self.plan_reservation(domain, descriptors, amount);
         let ask = |check: &PlannedCheck| Asked::Reserve { amount: narrow(check.hits), ttl };
-        let parts: Vec<Option<Part>> = plans
-            .iter()
-            .map(|plan| limited(plan.as_ref()).map(|check| self.part(check, id, ask(check))))
-            .collect();
+        let part = |plan: &Option<PlannedCheck>| {
+            let check = limited(plan.as_ref()).filter(|check| check.blocked(now).is_none())?;
+            Some(self.part(check, id, ask(check)))
+        };
+        let parts: Vec<Option<Part>> = plans.iter().map(part).collect();
         let answers = join_all(parts.iter().map(async |part| match part {
             Some(part) => Some(self.ask_owner(part, self.patience(&part.limits)).await),
             None => None,
@@ -175,6 +176,11 @@ impl Reserve for Decider {
         let mut shortest = ttl;
         let mut held: SmallVec<[&Part; 2]> = SmallVec::new();
         let statuses = plans.iter().zip(&parts).zip(&answers).map(|((plan, part), answer)| {
+            if let Some(check) = plan
+                && let Some(verdicts) = check.blocked(now)
+            {
+                return status(check, verdicts, VerdictSource::Blocked);
+            }
             let (Some(check), Some(answer)) = (plan, answer) else {
                 return no_limit(plan.as_ref());
             };
@@ -273,7 +279,13 @@ impl Decider {
         let (book, tallies) = (rules.book.load_full(), &*rules.tallies);
         let hits = Hits::new(i64::try_from(amount).unwrap_or(i64::MAX));
         let request = CheckRequest { domain, descriptors, hits, for_envoy: false };
-        let planner = Planner { book: &book, hasher: &node.hasher, envoy: without_envoy, tallies };
+        let planner = Planner {
+            book: &book,
+            hasher: &node.hasher,
+            interventions: &node.interventions,
+            envoy: without_envoy,
+            tallies,
+        };
         let mut plans = planner.plan(&request);
         for check in plans.iter_mut().flatten() {
             check.hits = Hits::new(i64::from(narrow(check.hits)));

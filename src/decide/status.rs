@@ -69,7 +69,7 @@ impl Decider {
             VerdictSource::Owner => Some(&stats.by_owner),
             VerdictSource::Grant => Some(&stats.by_grant),
             VerdictSource::NegativeCache => Some(&stats.remembered),
-            VerdictSource::Fallback | VerdictSource::Unlimited => None,
+            VerdictSource::Fallback | VerdictSource::Unlimited | VerdictSource::Blocked => None,
         }
     }
 

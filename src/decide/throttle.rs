@@ -84,6 +84,7 @@ impl Decider {
                 hits,
                 tally_name: None,
                 metadata: None,
+                blocked_until: Timestamp::EPOCH,
             };
             deferred.push((verdicts.len(), check));
             // Placeholder, replaced by the verdict of the deferred check.

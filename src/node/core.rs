@@ -16,6 +16,7 @@ use tidegate_cluster::environment::{Clock, Environment};
 use tidegate_cluster::global::{self, Global};
 use tidegate_cluster::gossip::{self, Gossip};
 use tidegate_cluster::incarnation::Incarnation;
+use tidegate_cluster::interventions::Interventions;
 use tidegate_cluster::membership::{self, Membership};
 use tidegate_cluster::mesh::wire::{Group, SharedSettings};
 use tidegate_cluster::mesh::{self, Mesh, PING_INTERVAL};
@@ -154,6 +155,7 @@ impl Core {
                 None => Ownership::standalone(clock.clone()),
             },
             clock: clock.clone(),
+            interventions: Arc::new(Interventions::new(clock.clone())),
         };
         let is_edge = identity.as_ref().is_some_and(|identity| identity.role == Role::Edge);
         let (joined, edge, tasks) = match (identity, config.cluster.listen) {
@@ -412,6 +414,8 @@ impl Core {
             clock_sync: self.time.clone(),
         });
         running.spawn(self.decider.clone().give_ended_back(stop.clone()));
+        let interventions = self.decider.interventions().clone();
+        running.spawn(interventions.run(joined.mesh.clone(), stop.clone()));
         running.spawn(follow_gossip(joined.clone(), stop.clone()));
         running.spawn(follow_map(joined.clone(), stop.clone()));
         running.spawn(publish_lease(joined.clone(), self.ownership.clone(), stop.clone()));

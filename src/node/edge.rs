@@ -84,6 +84,8 @@ impl Edge {
         });
         running.spawn(decider.clone().give_ended_back(stop.clone()));
         running.spawn(follower.run(stop.clone()));
+        let interventions = decider.interventions().clone();
+        running.spawn(interventions.run(mesh.clone(), stop.clone()));
         let region = mesh.region().to_owned();
         running.spawn(time.clone().run_at_edge(mesh.clone(), region, stop.clone()));
         running.spawn(self.clone().open(time.clone(), stop.clone()));
@@ -137,6 +139,7 @@ impl Service for EdgeService {
                 self.decider.recalled(key);
                 Reply::Done
             }
+            Call::Interventions(call) => self.decider.interventions().call_received(from, call),
             Call::Edge(EdgeCall::Cluster(view)) => {
                 self.edge.follower.view_received(from, *view);
                 Reply::Done

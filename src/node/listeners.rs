@@ -254,7 +254,8 @@ impl Listeners {
         let debug_router = debug_port::router(DebugPort { book: core.book.clone(), statistics });
         let admin_router = admin::router(admin::AdminState {
             inspect: view.clone(),
-            operate: view,
+            operate: view.clone(),
+            keys: view,
             blocked,
             probes,
             drain: on_demand.clone(),

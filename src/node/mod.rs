@@ -15,6 +15,7 @@ mod error;
 mod handover;
 mod inspect;
 mod join;
+mod keys;
 mod listeners;
 mod measured;
 mod members;

@@ -178,6 +178,7 @@ fn decisions(core: &Core, readings: &mut Readings) {
         ("grant", read(&counters.granted)),
         ("remembered", read(&counters.cached)),
         ("policy", read(&counters.fallback)),
+        ("blocked", read(&counters.blocked)),
         ("peer", read(&counters.served)),
     ];
     readings.add_each(names::VERDICTS, "source", sources);

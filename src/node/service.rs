@@ -7,8 +7,8 @@ use std::time::Duration;
 use tidegate_cluster::edge::Publisher;
 use tidegate_cluster::environment::Clock;
 use tidegate_cluster::mesh::wire::{
-    Call, Check, CombinedCheck, Digest, EdgeCall, GrantAsk, Group, PingStatus, PongStatus, Reply,
-    SyncRole,
+    Call, Check, CombinedCheck, Digest, EdgeCall, GrantAsk, Group, InterventionCall, PingStatus,
+    PongStatus, Reply, SyncRole,
 };
 use tidegate_cluster::mesh::{Peer, Service, ServiceReply};
 use tidegate_cluster::pki::Role;
@@ -87,6 +87,7 @@ impl Service for PeerService {
                 Some(global) => global.membership.call_received(from, call),
                 None => Reply::Done,
             },
+            Call::Interventions(call) => self.decider.interventions().call_received(from, call),
             Call::GlobalPing(ping) => match &self.joined.global {
                 Some(global) => global.ping_received(from, ping),
                 None => Reply::Done,
@@ -143,6 +144,7 @@ fn may_send(role: Role, call: &Call) -> bool {
         | Call::Commit(_) => true,
         Call::Sync(sync) => role == Role::Core || sync.role == SyncRole::Node,
         Call::Edge(_) => role == Role::Edge,
+        Call::Interventions(InterventionCall::Compare { .. }) => true,
         _ => role == Role::Core,
     }
 }

@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tidegate::admin::blocked::{PAUSE, STREAMS_MAX};
+use tidegate::admin::key::{Key, KeyOrder, KeyOrdered, KeyReport, Keys};
 use tidegate::admin::report::{MapReport, NodeReport, OwnerOf, RegionsReport};
 use tidegate::admin::{
     AdminState, BlockedReport, BlockedSource, DrainReport, Inspect, MembersReport, Operate,
@@ -52,6 +55,19 @@ async fn each_path_answers_with_its_own() {
              /owner?domain=D&KEY=VALUE\"}\n",
         ),
         (
+            "/key?domain=edge&user=ann",
+            StatusCode::OK,
+            "application/json",
+            "{\"token\":\"edge user=ann\",\"rule\":null,\"mode\":null,\"scope\":null,\"owners\":[],\
+             \"is_exact\":true,\"limits\":[],\"begun_anew_ago_ms\":null,\"blocked_for_ms\":null}\n",
+        ),
+        (
+            "/key?domain=edge&user=none",
+            StatusCode::NOT_FOUND,
+            "application/json",
+            "{\"error\":\"no rule\"}\n",
+        ),
+        (
             "/nowhere",
             StatusCode::NOT_FOUND,
             "application/json",
@@ -61,6 +77,32 @@ async fn each_path_answers_with_its_own() {
     for (path, status, content_type, body) in rows {
         let answer = get(path, &Health::starting(&["rules"])).await;
         assert_eq!((answer.0, &*answer.1, &*answer.2), (status, content_type, body), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn orders_about_a_key_are_read_with_their_arguments() {
+    let key = "domain=edge&hits=7&for=1h";
+    for (path, status, expected) in [
+        (format!("reset?{key}"), StatusCode::OK, "Reset"),
+        (format!("adjust?hits=-5&{key}"), StatusCode::OK, "Adjust(-5)"),
+        (format!("block?for=10m&{key}"), StatusCode::OK, "Block(Some(Span(600000000000)))"),
+        (format!("block?{key}"), StatusCode::OK, "Block(None)"),
+        (format!("unblock?{key}"), StatusCode::OK, "Unblock"),
+        (format!("adjust?{key}"), StatusCode::BAD_REQUEST, "how many hits"),
+        (format!("adjust?hits=x&{key}"), StatusCode::BAD_REQUEST, "how many hits"),
+        (format!("block?for=soon&{key}"), StatusCode::BAD_REQUEST, "10m"),
+        ("reset?domain=edge".to_owned(), StatusCode::BAD_REQUEST, "use /key/reset?domain"),
+    ] {
+        let request = Request::post(format!("/key/{path}")).body(Body::empty()).unwrap();
+        let response = router(state(&Health::default())).oneshot(request).await.unwrap();
+        assert_eq!(response.status(), status, "{path}");
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        assert!(body.contains(expected), "{path}: {body}");
+        if status == StatusCode::OK {
+            assert!(body.contains("(\\\"hits\\\", \\\"7\\\")"), "{path}: {body}");
+        }
     }
 }
 
@@ -287,6 +329,7 @@ fn state(health: &Health) -> AdminState {
     AdminState {
         inspect: Arc::new(Fake),
         operate: Arc::new(Fake),
+        keys: Arc::new(Fake),
         blocked: None,
         probes: Arc::new(FakeProbes { health: health.clone(), metrics: Metrics::new("0") }),
         drain: CancellationToken::new(),
@@ -321,6 +364,23 @@ impl Probes for FakeProbes {
 
 /// A node that owns everything and returns the request. It refuses all but to forget `n4`.
 struct Fake;
+
+impl Keys for Fake {
+    fn show(&self, key: Key) -> BoxFuture<'_, Result<KeyReport, Refusal>> {
+        let is_limited = key.entries.iter().all(|(_, value)| value != "none");
+        let owner = OwnerReport { owners: Vec::new(), ..self.owner(&key.domain, &key.entries) };
+        let report = KeyReport { owner, is_exact: true, ..KeyReport::default() };
+        let report = is_limited.then_some(report);
+        let report = report.ok_or_else(|| Refusal::Unknown("no rule".to_owned()));
+        async move { report }.boxed()
+    }
+
+    /// Returns what it was ordered.
+    fn order(&self, key: Key, order: KeyOrder) -> BoxFuture<'_, Result<KeyOrdered, Refusal>> {
+        let order = format!("{order:?} {} {:?}", key.domain, key.entries);
+        async move { Ok(KeyOrdered { order, ..KeyOrdered::default() }) }.boxed()
+    }
+}
 
 impl Inspect for Fake {
     fn status(&self) -> StatusReport {

@@ -18,6 +18,7 @@ mod edges;
 mod envoy_ratelimit_command;
 mod flooded_store;
 mod full_disk;
+mod keys_by_hand;
 mod killed_node;
 mod long_windows;
 mod lost_region;

@@ -60,7 +60,7 @@ impl Kind {
     pub(super) const fn of(call: &Call) -> Self {
         match call {
             Call::Ping { .. } | Call::GlobalPing(_) => Self::Pings,
-            Call::Map(..) | Call::Edge(_) => Self::Map,
+            Call::Map(..) | Call::Edge(_) | Call::Interventions(_) => Self::Map,
             Call::Handoff(_) => Self::Transfers,
             Call::Gossip(_) => Self::Gossip,
             Call::Check(_)

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use tidegate_limiter::engine::{Delta, State, Verdict};
 use tidegate_limiter::policy::{Durability, Scope};
-use tidegate_limiter::store::{Counter, KeyHash, Settled};
+use tidegate_limiter::store::{Counter, Intervention, KeyHash, Settled};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::autopilot::{Complaints, JoinRequest};
 use tidegate_ownership::cluster_map::{ClusterId, ClusterMap, MAP_MEMBERS_MAX};
@@ -213,6 +213,9 @@ pub enum Call {
     Commit(CommitCall),
     /// Between an edge and a core.
     Edge(EdgeCall),
+    /// What operators did to keys by hand. Only to nodes that speak
+    /// [`INTERVENTIONS`](super::codec::INTERVENTIONS).
+    Interventions(InterventionCall),
 }
 
 /// Which map a call is about.
@@ -240,6 +243,16 @@ pub enum MapCall {
     Leave { member: MemberId, is_empty: bool },
     /// The first map of a cluster that the sender founds together with the receiver.
     Found(Box<ClusterMap>),
+}
+
+/// A call about what operators did to keys by hand.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InterventionCall {
+    /// Merge this one.
+    Tell(Intervention),
+    /// The digest of what the sender has. The reply is [`Reply::Interventions`] if the receiver has
+    /// something else.
+    Compare { digest: u64 },
 }
 
 /// A call between an edge and a core.
@@ -331,6 +344,9 @@ pub enum Reply {
         #[serde(with = "bounded_vec")]
         verdicts: SmallVec<[Verdict; 1]>,
     },
+    /// To [`InterventionCall::Compare`]: all that the receiver has, at most
+    /// [`INTERVENTIONS_MAX`](tidegate_limiter::store::INTERVENTIONS_MAX).
+    Interventions(Vec<Intervention>),
 }
 
 /// What a node says about itself to the voters of the global map.

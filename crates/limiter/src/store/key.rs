@@ -18,7 +18,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use crate::descriptor::Entry;
 use crate::policy::{Mode, Scope};
 use crate::quota::Quota;
-use crate::units::Span;
+use crate::units::{Span, Timestamp};
 
 /// The identity of one counter.
 #[derive(
@@ -66,7 +66,7 @@ pub struct KeyHasher {
 }
 
 /// The hash of a descriptor, before a quota picks one of its counters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DescriptorHash {
     token: u64,
     base: u64,
@@ -135,6 +135,18 @@ impl DescriptorHash {
     pub const fn in_flight(self) -> Self {
         const IN_FLIGHT: u64 = 0x7d1f_9c3a_52e4_60b7;
         Self { token: spread(self.token ^ IN_FLIGHT), base: spread(self.base ^ IN_FLIGHT) }
+    }
+
+    /// The same descriptor after it was begun anew at `at`, by hand: at the same place of the ring,
+    /// with other counters.
+    #[must_use]
+    pub const fn begun_anew(self, at: Timestamp) -> Self {
+        Self { token: self.token, base: spread(self.base ^ spread(at.as_nanos())) }
+    }
+
+    /// Both halves, for digests.
+    pub(super) const fn parts(self) -> (u64, u64) {
+        (self.token, self.base)
     }
 
     /// The counter of this descriptor for `quota`, `mode` and `scope`.
@@ -255,7 +267,7 @@ const fn spread(mut x: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::quota::{Algorithm, QuotaParts};
-    use crate::units::Span;
+    use crate::units::{Span, Timestamp};
 
     fn hash(domain: &str, entries: &[(&str, &str)]) -> DescriptorHash {
         let entries: Vec<_> = entries.iter().map(|&(key, value)| Entry { key, value }).collect();

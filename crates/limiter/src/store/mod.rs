@@ -23,6 +23,7 @@ mod check;
 mod copies;
 mod counting_mode;
 mod grants;
+pub mod interventions;
 pub mod key;
 mod options;
 mod overflow;
@@ -42,6 +43,7 @@ pub use check::{SingleCheck, Verdicts};
 pub use copies::{Cursor, MergeOutcome, StoredCounter};
 pub use counting_mode::{LocalActor, SYNC_SLACK_DIVISOR};
 pub use grants::{Ask, Granted, Leased};
+pub use interventions::{INTERVENTIONS_MAX, Intervention, Interventions};
 pub use key::{
     Counter, CounterKind, DescriptorHash, KeyHash, KeyHasher, ParseReservationIdError,
     ReservationId,

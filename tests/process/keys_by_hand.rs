@@ -1,0 +1,136 @@
+//! `tidegate key`: what an operator does to one key holds at all nodes, edges too.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use tidegate_testkit::http_client::{Http, check_body};
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
+use tidegate_testkit::wait::until;
+
+use crate::TIDEGATE;
+
+const OPTIONS: ClusterOptions<'_> = ClusterOptions {
+    nodes: THREE,
+    rules: "
+domain: d
+descriptors:
+  - {key: strict, rate_limit: {unit: year, requests_per_unit: 10, on_unavailable: deny, durability: replicated}}
+  - {key: leased, rate_limit: {unit: year, requests_per_unit: 10, on_unavailable: deny, mode: leased}}
+  - {key: eventual, rate_limit: {unit: year, requests_per_unit: 10, mode: eventual}}
+  - {key: bucket, rate_limit: {unit: year, requests_per_unit: 10, on_unavailable: deny, algorithm: gcra}}
+",
+    config: "",
+    sets: &["cluster.deadline=1s"],
+    has_disks: false,
+    regions: &[],
+};
+
+const MODES: [&str; 4] = ["strict", "leased", "eventual", "bucket"];
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_is_begun_anew_at_all_nodes_and_survives_the_death_of_its_owner() {
+    let mut cluster = Cluster::start(TIDEGATE, OPTIONS).await;
+    let mut edge = cluster.edge("e1", OPTIONS);
+    edge.start();
+    edge.is_serving().await;
+    let client = Http::new();
+    for mode in MODES {
+        assert_eq!(admitted(&client, &[&cluster.nodes[0]], mode, 15).await, 10, "{mode}");
+    }
+    for mode in MODES {
+        let reset = ordered(&cluster.nodes[1], &["reset", "d", &format!("{mode}=ann")]);
+        let confirmed = reset["confirmed"].as_array().unwrap().len();
+        assert_eq!((confirmed, reset["missed"].as_array().unwrap().len()), (3, 0), "{reset}");
+        let everywhere = [&edge, &cluster.nodes[2], &cluster.nodes[0]];
+        assert_eq!(admitted(&client, &everywhere, mode, 2).await, 6, "{mode}");
+    }
+
+    let owner = cluster.nodes[0].owner("d", "strict", "ann").await;
+    let at = cluster.nodes.iter().position(|node| node.id == owner).unwrap();
+    cluster.nodes[at].kill();
+    cluster.nodes[at].start();
+    cluster.one_view().await;
+    let all: Vec<&Node> = cluster.nodes.iter().collect();
+    assert_eq!(admitted(&client, &all, "strict", 10).await, 4, "neither forgotten nor as before");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_is_blocked_at_all_nodes_and_at_those_that_start_later() {
+    let mut cluster = Cluster::start(TIDEGATE, OPTIONS).await;
+    let client = Http::new();
+    for mode in MODES {
+        ordered(&cluster.nodes[0], &["block", "d", &format!("{mode}=ann")]);
+    }
+    cluster.nodes[2].kill();
+    cluster.nodes[2].start();
+    cluster.one_view().await;
+    for mode in MODES {
+        let all: Vec<&Node> = cluster.nodes.iter().collect();
+        assert_eq!(admitted(&client, &all, mode, 2).await, 0, "{mode}");
+        let other = check_body("d", mode, "ben");
+        let reply = client.check(cluster.nodes[2].http, &other).await.unwrap();
+        assert_eq!(reply.status, 200, "{mode}");
+    }
+    let shown = ordered(&cluster.nodes[2], &["show", "d", "strict=ann"]);
+    assert_eq!((&shown["blocked_for_ms"], &shown["is_exact"]), (&0.into(), &true.into()));
+
+    ordered(&cluster.nodes[2], &["unblock", "d", "strict=ann"]);
+    ordered(&cluster.nodes[1], &["block", "d", "bucket=ann", "--for", "1s"]);
+    let all: Vec<&Node> = cluster.nodes.iter().collect();
+    assert_eq!(admitted(&client, &all, "strict", 10).await, 10);
+    let ended = async || match admitted(&client, &all, "bucket", 1).await {
+        0 => Err("it is blocked".to_owned()),
+        _ => Ok(()),
+    };
+    until("the block has ended", PATIENCE, ended).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hits_are_counted_and_given_back_by_hand() {
+    let cluster = Cluster::start(TIDEGATE, OPTIONS).await;
+    let left = |node: &Node| {
+        let shown = ordered(node, &["show", "d", "strict=ann"]);
+        shown["limits"][0]["remaining"].as_u64().unwrap()
+    };
+    ordered(&cluster.nodes[0], &["adjust", "d", "strict=ann", "--hits", "7"]);
+    assert_eq!(left(&cluster.nodes[1]), 3);
+    ordered(&cluster.nodes[1], &["adjust", "d", "strict=ann", "--hits", "-2"]);
+    assert_eq!(left(&cluster.nodes[2]), 5);
+    ordered(&cluster.nodes[2], &["adjust", "d", "strict=ann", "--hits", "100"]);
+    assert_eq!(left(&cluster.nodes[0]), 0);
+
+    let unknown = key(&cluster.nodes[0], &["reset", "d", "nothing=ann"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert!(text.contains("no rule limits it"), "{text}");
+    let log = cluster.nodes[0].log();
+    assert!(log.contains("audit") && log.contains("strict=ann"), "{log}");
+}
+
+/// How many of so many checks at each node are admitted, in all.
+async fn admitted(client: &Http, nodes: &[&Node], key: &str, each: usize) -> usize {
+    let mut admitted = 0;
+    for _ in 0..each {
+        for node in nodes {
+            let body = check_body("d", key, "ann");
+            let reply = client.check(node.http, &body).await.unwrap();
+            admitted += usize::from(reply.status == 200);
+        }
+    }
+    admitted
+}
+
+/// The JSON that `tidegate key` prints.
+fn ordered(node: &Node, arguments: &[&str]) -> Value {
+    let output = key(node, &[arguments, &["--json"]].concat());
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn key(node: &Node, arguments: &[&str]) -> std::process::Output {
+    let url = format!("http://{}", node.admin);
+    let command = [&["key"], arguments, &["--url", &url]].concat();
+    Command::new(TIDEGATE).env_clear().args(command).output().unwrap()
+}
