@@ -33,7 +33,7 @@ pub const DECISION_SECONDS: Metric = Metric {
 pub const VERDICTS: Metric = counter(
     "verdicts",
     "Descriptors decided: locally, by another owner, from granted hits, from the negative cache, \
-     by on_unavailable, for a peer",
+     by on_unavailable, blocked by hand, for a peer",
 );
 pub const NOT_OWNER: Metric =
     counter("not_owner", "Forwarded checks received for keys that this node does not own");

@@ -20,14 +20,16 @@ use tidegate_cluster::mesh::codec::{
 use tidegate_cluster::mesh::wire::{
     Call, Check, ClusterView, CombinedCheck, CombinedVerdicts, CommitCall, Digest, EdgeCall,
     GiveBack, GlobalPing, GlobalPong, Grant, GrantAsk, Group, Handoff, HandoffStep, Hello,
-    HelloReply, MapCall, Numbered, PingStatus, PongStatus, Refusal, Reply, ReserveCall,
-    SharedSettings, StateEntry, Sync, SyncEntry, SyncRole,
+    HelloReply, InterventionCall, MapCall, Numbered, PingStatus, PongStatus, Refusal, Reply,
+    ReserveCall, SharedSettings, StateEntry, Sync, SyncEntry, SyncRole,
 };
+use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::delta::DeltaSlice;
 use tidegate_limiter::engine::{ActorId, Delta, Retry, State, Verdict, decide, decide_eventual};
 use tidegate_limiter::policy::{Durability, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
-use tidegate_limiter::store::{Counter, KeyHash, Settled};
+use tidegate_limiter::store::interventions::Block;
+use tidegate_limiter::store::{Counter, Intervention, KeyHash, KeyHasher, Settled};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::autopilot::{Complaints, JoinRequest};
 use tidegate_ownership::cluster_map::{
@@ -410,6 +412,8 @@ fn calls() -> Vec<(&'static str, Call)> {
         ("combined_recall", Call::Recall(KEY)),
         ("edge_follow", Call::Edge(EdgeCall::Follow { revision: 7 })),
         ("edge_cluster", Call::Edge(EdgeCall::Cluster(Box::new(cluster_view())))),
+        ("intervention_tell", Call::Interventions(InterventionCall::Tell(intervention()))),
+        ("intervention_compare", Call::Interventions(InterventionCall::Compare { digest: 70_000 })),
         (
             "reserve",
             Call::Reserve(ReserveCall {
@@ -549,6 +553,7 @@ fn replies() -> Vec<(&'static str, Reply)> {
                 may_end_early: false,
             }),
         ),
+        ("interventions", Reply::Interventions(vec![intervention()])),
         ("reserved", Reply::Reserved { verdicts: two.clone(), ttl: Span::from_secs(60) }),
         ("committed", Reply::Committed { settled: Settled::Committed, verdicts: two.clone() }),
         ("committed_again", Reply::Committed { settled: Settled::Again, verdicts: two.clone() }),
@@ -607,6 +612,13 @@ fn replies() -> Vec<(&'static str, Reply)> {
     ]
 }
 
+fn intervention() -> Intervention {
+    let entry = Entry { key: "user", value: "ann" };
+    let block = Block { set_at: NOW, until: NOW.plus(Span::from_secs(600)) };
+    let descriptor = KeyHasher::new([7; 16]).descriptor("shop", &[entry]);
+    Intervention { descriptor, begun_anew: NOW.minus(Span::from_secs(7)), block }
+}
+
 fn reservation(is_settled: bool) -> State {
     State::Reservation { until: NOW.plus(Span::from_secs(60)), amount: 70_000, is_settled }
 }
@@ -658,7 +670,7 @@ impl Golden {
 fn released_with(name: &str) -> u8 {
     match name {
         _ if name.contains("combined") => COMBINED_CHECKS,
-        _ if ["reserve", "commit", "reservation", "call_edge"]
+        _ if ["reserve", "commit", "reservation", "call_edge", "intervention"]
             .iter()
             .any(|it| name.contains(it)) =>
         {
