@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use tidegate_cluster::pki::{Role, Tls};
 use tidegate_limiter::policy::Mode;
-use tidegate_limiter::store::{OnFull, Options};
+use tidegate_limiter::store::{KeyHasher, OnFull, Options, Store};
 use tidegate_limiter::units::Span;
 use tidegate_ownership::QuorumRule;
 use tidegate_ownership::identity::NodeId;
@@ -446,6 +446,13 @@ pub struct Limits {
     ///
     /// Default 1,000,000: some 50 MB. Set it to the number of keys active within a window.
     pub keys_max: usize,
+    /// Maximum number of counters of one domain on a node, 0 to 1,000,000,000; 0 is none but
+    /// `keys_max`. At the bound `on_full` applies to new keys of that domain alone. Set it on all
+    /// nodes or on none, and not while nodes run that do not have it: they refuse each other.
+    ///
+    /// Default 0. Where domains are tenants, set it so that a flood in one leaves room for the
+    /// others: to a half of `keys_max` with a few of them, to less with many.
+    pub domain_keys_max: usize,
     /// Treatment of a new key when the store is full: `share` or `refuse`.
     ///
     /// Default `share`: new clients share one limit, so a flood of invented keys neither locks them
@@ -641,9 +648,21 @@ impl Default for Resp {
 }
 
 impl Limits {
-    /// The options of the store.
-    pub fn store(&self) -> Options {
-        Options { keys_max: self.keys_max, on_full: self.on_full, shards: None }
+    /// An empty store within these bounds.
+    pub fn new_store(&self) -> Store {
+        let options = Options { keys_max: self.keys_max, on_full: self.on_full, shards: None };
+        let store = Store::new(options).with_fine_keys(self.fine_keys_max);
+        store.with_domain_keys(self.domain_keys_max)
+    }
+
+    /// A hasher whose keys the store can bound as it has to.
+    pub fn new_hasher(&self, secret: [u8; 16]) -> KeyHasher {
+        KeyHasher::new(secret).with_domains(self.names_domains())
+    }
+
+    /// Whether keys name their domain.
+    pub fn names_domains(&self) -> bool {
+        self.domain_keys_max > 0
     }
 }
 
@@ -651,6 +670,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             keys_max: 1_000_000,
+            domain_keys_max: 0,
             on_full: OnFull::Share,
             fine_keys_max: 65_536,
             connections_max: 10_000,

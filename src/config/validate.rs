@@ -467,6 +467,7 @@ fn xds_pairs(key: &'static str, pairs: &[String], separator: char) -> Result<(),
 
 fn limits(limits: &Limits) -> Result<(), Invalid> {
     within("limits.keys_max", limits.keys_max, 1..=1_000_000_000)?;
+    within("limits.domain_keys_max", limits.domain_keys_max, 0..=1_000_000_000)?;
     within("limits.fine_keys_max", limits.fine_keys_max, 0..=100_000_000)?;
     within("limits.connections_max", limits.connections_max, 1..=1_000_000)?;
     let per_address = limits.connections_per_address_max;

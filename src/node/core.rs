@@ -132,8 +132,7 @@ impl Core {
         let Setup { config, node, identity, book, http } = setup;
         let clock = environment.clock.clone();
         let incarnation = Arc::new(Incarnation::new(node.clone(), clock.system()));
-        let store =
-            Arc::new(Store::new(config.limits.store()).with_fine_keys(config.limits.fine_keys_max));
+        let store = Arc::new(config.limits.new_store());
         let secret = match &identity {
             Some(identity) => Ok(identity.secret),
             None => fresh_secret(&environment),
@@ -145,7 +144,7 @@ impl Core {
         let alone = Topology::new(node, config.node.region.clone(), view, config.cluster.vnodes);
         let local = LocalNode {
             incarnation: incarnation.clone(),
-            hasher: KeyHasher::new(secret),
+            hasher: config.limits.new_hasher(secret),
             store: store.clone(),
             topology: Arc::new(ArcSwap::from_pointee(alone)),
             // A standalone node owns everything; a cluster node nothing, until a majority grants a
@@ -169,6 +168,7 @@ impl Core {
                     listen,
                     advertise: config.cluster.advertise,
                     secret: local.hasher.fingerprint(),
+                    names_domains: config.limits.names_domains(),
                     shared: SharedSettings {
                         vnodes: config.cluster.vnodes,
                         lease: config.cluster.lease,

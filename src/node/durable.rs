@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate_cluster::environment::Clock;
-use tidegate_limiter::store::{KeyHasher, Store};
+use tidegate_limiter::store::Store;
 use tidegate_limiter::units::{Span, Timestamp};
 
 use super::clock::signed_difference;
@@ -48,7 +48,7 @@ pub(super) async fn start(
         cluster: config.cluster.name.clone(),
         node: config.node.id.clone(),
         secret: if is_shared {
-            Secret::Shared(KeyHasher::new(secret).fingerprint())
+            Secret::Shared(config.limits.new_hasher(secret).fingerprint())
         } else {
             Secret::Fresh(secret)
         },

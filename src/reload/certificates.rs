@@ -83,7 +83,8 @@ impl Watcher {
 
     /// Uses what was read, unless it is in use.
     fn apply(&self, identity: Identity) -> Result<(), String> {
-        let has_next_secret = KeyHasher::new(identity.secret).fingerprint() != self.secret;
+        let hasher = KeyHasher::new(identity.secret).with_domains(self.mesh.names_domains());
+        let has_next_secret = hasher.fingerprint() != self.secret;
         let had_next_secret =
             std::mem::replace(&mut self.handle.0.lock().has_next_secret, has_next_secret);
         if has_next_secret && !had_next_secret {

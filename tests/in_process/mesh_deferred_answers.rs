@@ -65,6 +65,7 @@ async fn start(authority: &Authority, id: &str, go: &Arc<Semaphore>) -> Arc<Mesh
         listen: ([127, 0, 0, 1], 0).into(),
         advertise: None,
         secret: 7,
+        names_domains: false,
         shared: SharedSettings {
             vnodes: 128,
             lease: Span::from_millis(600),

@@ -362,6 +362,7 @@ impl Side {
             listen: ([127, 0, 0, 1], 0).into(),
             advertise: None,
             secret: SECRET,
+            names_domains: false,
             shared: SharedSettings {
                 vnodes: 128,
                 lease: Span::from_millis(600),

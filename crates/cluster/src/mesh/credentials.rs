@@ -22,10 +22,17 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    pub(super) fn new(identity: Arc<Identity>, number: u64) -> Result<Self, tls::Error> {
+    /// `names_domains` is whether keys name their domain: nodes that do not agree on it refuse each
+    /// other.
+    pub(super) fn new(
+        identity: Arc<Identity>,
+        names_domains: bool,
+        number: u64,
+    ) -> Result<Self, tls::Error> {
         let (server, client) = tls::configure(&identity)?;
         let secrets = std::iter::once(&identity.secret).chain(&identity.other_secrets);
-        let secrets = secrets.map(|secret| KeyHasher::new(*secret).fingerprint()).collect();
+        let hasher = |secret: &[u8; 16]| KeyHasher::new(*secret).with_domains(names_domains);
+        let secrets = secrets.map(|secret| hasher(secret).fingerprint()).collect();
         Ok(Self { identity, server: Arc::new(server), client, secrets, number })
     }
 }

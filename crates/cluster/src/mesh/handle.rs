@@ -46,6 +46,8 @@ pub struct Options {
     pub advertise: Option<SocketAddr>,
     /// Fingerprint of the key secret, which all nodes of a cluster share.
     pub secret: u64,
+    /// Whether keys name their domain.
+    pub names_domains: bool,
     pub shared: SharedSettings,
 }
 
@@ -145,7 +147,7 @@ impl Mesh {
         identity: &Identity,
         environment: &Environment,
     ) -> Result<(Arc<Self>, Tasks), Error> {
-        let credentials = Credentials::new(Arc::new(identity.clone()), 0)?;
+        let credentials = Credentials::new(Arc::new(identity.clone()), options.names_domains, 0)?;
         let bind = |source| Error::Bind { addr: options.listen, source };
         let socket = environment.net.bind_udp(options.listen).await.map_err(bind)?;
         let mut seed = [0; 32];
@@ -310,6 +312,11 @@ impl Mesh {
     /// This node.
     pub fn node(&self) -> &NodeId {
         self.options.incarnation.node()
+    }
+
+    /// Whether keys name their domain.
+    pub fn names_domains(&self) -> bool {
+        self.options.names_domains
     }
 
     /// This node's region.

@@ -36,7 +36,7 @@ impl Mesh {
         let current = self.credentials.load();
         let is_other = !identity.has_certificate_of(&current.identity);
         let number = current.number + u64::from(is_other);
-        let next = Credentials::new(Arc::new(identity), number)?;
+        let next = Credentials::new(Arc::new(identity), self.names_domains(), number)?;
         self.credentials.store(Arc::new(next));
         self.credentials_replaced.notify_one();
         Ok(())

@@ -119,7 +119,10 @@ pub enum Refusal {
         "its certificate is not for node id {0}; issue one with `tidegate ca issue --node {0}`"
     )]
     Name(NodeId),
-    #[error("its key secret (tls.secret) is another; copy the same file to all nodes")]
+    #[error(
+        "its key secret (tls.secret) is another, or one of both has limits.domain_keys_max; copy \
+         the same file to all nodes, and set the key on all or none"
+    )]
     Secret,
     /// The refusing side has seen this higher generation of the node.
     #[error("a newer start of it was seen (generation {})", .0.0)]

@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 use super::counting_mode::{CheckParams, LocalActor};
 use super::key::Counter;
-use super::overflow::{Overflow, Placement, refusal, shared_counter};
+use super::overflow::{self, Overflow, Placement, refusal};
 use super::queues::Queues;
 use super::reserved::Refused;
 use super::shard::Shard;
@@ -300,7 +300,7 @@ impl Shard {
         overflow: &'a Overflow,
     ) -> Placement<'a> {
         let mut new = self.count_new(counters);
-        while self.reserve(new, params.now) {
+        while self.reserve_for(counters, new, params.now) {
             // Reserving may have removed an expired one of `counters` themselves.
             let before = std::mem::replace(&mut new, self.count_new(counters));
             if new <= before {
@@ -308,7 +308,7 @@ impl Shard {
             }
         }
         let is_new = |counter: &&Counter| self.table.find(counter.key).is_none();
-        let shared = |counter: &Counter| shared_counter(counter, params);
+        let shared = |counter: &Counter| self.shared_counter(counter, params);
         let placement = overflow.place(counters.iter().filter(is_new).map(shared), params.now);
         let charged = if params.hits.charge() > 0 { new as u64 } else { 0 };
         match placement {
@@ -316,6 +316,16 @@ impl Shard {
             Placement::Refused | Placement::Table => self.counts.refused += charged,
         }
         placement
+    }
+
+    fn shared_counter(&self, counter: &Counter, params: CheckParams) -> Counter {
+        let domain = self.domains.is_some().then(|| counter.key.domain());
+        overflow::shared_counter(counter, params, domain)
+    }
+
+    /// Whether `new` of `counters`, which are of one domain, fit.
+    pub(super) fn reserve_for(&mut self, counters: &[Counter], new: usize, now: Timestamp) -> bool {
+        counters.first().is_none_or(|counter| self.reserve(counter.key, new, now))
     }
 
     fn count_new(&self, counters: &[Counter]) -> usize {
@@ -347,7 +357,7 @@ impl Shard {
         match placement {
             Placement::Table => self.charge_new(counter, params),
             Placement::Shared(shared) => {
-                let counter = shared_counter(counter, params);
+                let counter = self.shared_counter(counter, params);
                 let params = params.strict_at(shared.instant(params.now));
                 let known = shared.charge_known(&counter, params);
                 let verdict = known.unwrap_or_else(|| shared.charge_new(&counter, params));
@@ -442,7 +452,7 @@ impl Shard {
         match placement {
             Placement::Table => params.preview(&State::Absent, quota),
             Placement::Shared(shared) => {
-                let key = shared_counter(counter, params).key;
+                let key = self.shared_counter(counter, params).key;
                 let params = params.strict_at(shared.instant(params.now));
                 params.preview(shared.state(key, params.now).unwrap_or(&State::Absent), quota)
             }

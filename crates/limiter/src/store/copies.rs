@@ -115,10 +115,7 @@ impl Store {
     /// Removes a counter that another node holds from now on.
     pub fn remove(&self, key: KeyHash) -> Option<State> {
         let shard = &mut *self.shard(key.token).lock();
-        shard.forget_reservation(key);
-        let slot = shard.table.remove(key)?;
-        shard.table.shrink();
-        Some(slot.state)
+        shard.remove(key).map(|slot| slot.state)
     }
 
     /// One bounded step of a scan over all slots: appends those that `select` returns true for.
@@ -172,7 +169,7 @@ impl Shard {
             }
             return MergeOutcome::Merged { changed };
         }
-        if !self.reserve(1, now) {
+        if !self.reserve(key, 1, now) {
             self.counts.refused += 1;
             return MergeOutcome::Full;
         }

@@ -123,7 +123,7 @@ impl Shard {
         let now = self.instant(now);
         let new = counters.iter().filter(|it| self.table.find(it.key).is_none()).count();
         // Shared counters of a full store grant nothing.
-        if ask.wanted == 0 || (new > 0 && !self.reserve(new, now)) {
+        if ask.wanted == 0 || (new > 0 && !self.reserve_for(counters, new, now)) {
             return None;
         }
         let mut least = Offer { room: u32::MAX, term: ask.terms.longest };

@@ -49,6 +49,11 @@ const SHARE: u64 = 1 << 2;
 const LONG: u64 = 1 << 3;
 /// The bits of a tag that are flags; the others are hash.
 const FLAGS: u64 = EVENTUAL | GLOBAL | SHARE | LONG;
+/// The bits of a tag that name the domain, if the hasher was told to name it.
+const DOMAIN: u64 = 0xff << DOMAIN_SHIFT;
+const DOMAIN_SHIFT: u32 = 4;
+/// How many domains are told apart.
+pub(super) const DOMAINS: usize = 256;
 /// Shortest window that is kept over a restart.
 const LONG_MIN: Span = Span::from_secs(3_600);
 
@@ -63,6 +68,8 @@ pub struct KeyHasher {
     secret: [u8; 16],
     /// State after hashing the prefix of every bare key.
     bare: SipHasher13,
+    /// Whether keys name their domain.
+    names_domains: bool,
 }
 
 /// The hash of a descriptor, before a quota picks one of its counters.
@@ -70,6 +77,8 @@ pub struct KeyHasher {
 pub struct DescriptorHash {
     token: u64,
     base: u64,
+    /// `None` where keys do not name it.
+    domain: Option<u8>,
 }
 
 /// What distinguishes the limits of one descriptor: the same for all keys of one limit.
@@ -84,26 +93,36 @@ impl KeyHasher {
     pub fn new(secret: [u8; 16]) -> Self {
         let mut bare = SipHasher13::new_with_key(&secret);
         bare.write(&u64::MAX.to_le_bytes());
-        Self { secret, bare }
+        Self { secret, bare, names_domains: false }
+    }
+
+    /// The same, and whether its keys name their domain, so that a store can bound the keys of each
+    /// ([`Store::with_domain_keys`](super::Store::with_domain_keys)). Its keys are others, so the
+    /// nodes of a cluster have it all or not at all.
+    #[must_use]
+    pub fn with_domains(self, names_domains: bool) -> Self {
+        Self { names_domains, ..self }
     }
 
     /// Hashes domain and entries.
     pub fn descriptor(&self, domain: &str, entries: &[Entry<'_>]) -> DescriptorHash {
         let mut sip = SipHasher13::new_with_key(&self.secret);
         write_part(&mut sip, domain);
+        // The lowest byte, of a hash that clients cannot choose.
+        let domain = self.names_domains.then(|| sip.finish128().h1.to_le_bytes()[0]);
         for entry in entries {
             write_part(&mut sip, entry.key);
             write_part(&mut sip, entry.value);
         }
         let hash = sip.finish128();
-        DescriptorHash { token: hash.h1, base: hash.h2 }
+        DescriptorHash { token: hash.h1, base: hash.h2, domain }
     }
 
     /// Hashes a key that is not a descriptor: arbitrary bytes from a client that sends its limit
     /// along. Never equals the hash of a descriptor, which begins with the length of a domain.
     pub fn bare(&self, key: &[u8]) -> DescriptorHash {
         let hash = self.bare.hash(key);
-        DescriptorHash { token: hash.h1, base: hash.h2 }
+        DescriptorHash { token: hash.h1, base: hash.h2, domain: self.names_domains.then_some(0) }
     }
 
     /// The name of a reservation that cannot be guessed without the secret, from bytes that no
@@ -115,10 +134,14 @@ impl KeyHasher {
         ReservationId(sip.finish128().as_u128())
     }
 
-    /// A number that two nodes share only if they share the secret. Does not reveal the secret.
+    /// A number that two nodes share only if they share the secret, and name domains or do not.
+    /// Does not reveal the secret.
     pub fn fingerprint(&self) -> u64 {
         let mut sip = SipHasher13::new_with_key(&self.secret);
         write_part(&mut sip, "tidegate key secret fingerprint");
+        if self.names_domains {
+            write_part(&mut sip, "with domains");
+        }
         sip.finish128().h1
     }
 }
@@ -134,14 +157,15 @@ impl DescriptorHash {
     #[must_use]
     pub const fn in_flight(self) -> Self {
         const IN_FLIGHT: u64 = 0x7d1f_9c3a_52e4_60b7;
-        Self { token: spread(self.token ^ IN_FLIGHT), base: spread(self.base ^ IN_FLIGHT) }
+        let (token, base) = (spread(self.token ^ IN_FLIGHT), spread(self.base ^ IN_FLIGHT));
+        Self { token, base, ..self }
     }
 
     /// The same descriptor after it was begun anew at `at`, by hand: at the same place of the ring,
     /// with other counters.
     #[must_use]
     pub const fn begun_anew(self, at: Timestamp) -> Self {
-        Self { token: self.token, base: spread(self.base ^ spread(at.as_nanos())) }
+        Self { base: spread(self.base ^ spread(at.as_nanos())), ..self }
     }
 
     /// Both halves, for digests.
@@ -156,7 +180,12 @@ impl DescriptorHash {
 
     /// The counter of this descriptor of one kind, for callers that cache the kind.
     pub const fn counter_of(self, kind: CounterKind) -> KeyHash {
-        KeyHash { token: self.token, tag: (self.base ^ kind.hash) & !FLAGS | kind.flags }
+        let tag = (self.base ^ kind.hash) & !FLAGS | kind.flags;
+        let tag = match self.domain {
+            None => tag,
+            Some(domain) => tag & !DOMAIN | (domain as u64) << DOMAIN_SHIFT,
+        };
+        KeyHash { token: self.token, tag }
     }
 }
 
@@ -186,14 +215,20 @@ impl KeyHash {
         Self { token: self.token, tag: self.tag | SHARE }
     }
 
-    /// The key of the reservation `id` beside these counters: it has their owner and shard, and is
-    /// kept over a restart if one of them is.
+    /// The key of the reservation `id` beside these counters: it has their owner, shard and domain,
+    /// and is kept over a restart if one of them is.
     pub fn of_reservation(counters: &[Counter], id: ReservationId) -> Self {
         let of = |flag| counters.iter().fold(0, |flags, counter| flags | counter.key.tag & flag);
         let half = |half: u128| u64::try_from(half & u128::from(u64::MAX)).unwrap_or_default();
         let hash = spread(half(id.0).wrapping_add(spread(half(id.0 >> 64))));
         let token = counters.first().map_or(0, |counter| counter.key.token);
-        Self { token, tag: hash & !FLAGS | of(GLOBAL | LONG) }
+        let domain = counters.first().map_or(0, |counter| counter.key.tag & DOMAIN);
+        Self { token, tag: hash & !(FLAGS | DOMAIN) | domain | of(GLOBAL | LONG) }
+    }
+
+    /// The number of its domain, if the hasher has named it; otherwise any.
+    pub(super) const fn domain(self) -> usize {
+        (self.tag & DOMAIN) as usize >> DOMAIN_SHIFT
     }
 
     /// Whether it has per-actor counters, which are synchronised.

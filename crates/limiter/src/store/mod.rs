@@ -22,6 +22,7 @@
 mod check;
 mod copies;
 mod counting_mode;
+mod domains;
 mod grants;
 pub mod interventions;
 pub mod key;

@@ -61,7 +61,8 @@ impl Overflow {
             let mut shared = self.shared.lock();
             let is_new = |counter: &Counter| shared.table.find(counter.key).is_none();
             let new = counters.filter(is_new).count();
-            if shared.reserve(new, now) {
+            // It has no bound for a domain.
+            if shared.reserve(KeyHash::default(), new, now) {
                 return Placement::Shared(shared);
             }
         }
@@ -73,11 +74,19 @@ impl Overflow {
     }
 }
 
-/// The counter that all new keys with the quota of `counter` share.
-pub(super) fn shared_counter(counter: &Counter, params: CheckParams) -> Counter {
+/// The counter that all new keys with the quota of `counter` share, of its domain where domains
+/// have bounds of their own.
+pub(super) fn shared_counter(
+    counter: &Counter,
+    params: CheckParams,
+    domain: Option<usize>,
+) -> Counter {
     let mut sip = SipHasher13::new();
     counter.quota.hash(&mut sip);
     sip.write_u8(u8::from(params.me.is_none()));
+    if let Some(domain) = domain {
+        sip.write_usize(domain);
+    }
     let hash = sip.finish128();
     Counter { key: KeyHash { token: hash.h1, tag: hash.h2 }, quota: counter.quota }
 }

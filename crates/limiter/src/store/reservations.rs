@@ -214,7 +214,7 @@ impl Shard {
     fn store(&mut self, key: KeyHash, reservation: Reservation, now: Timestamp) -> bool {
         let (state, expires) = (State::from(reservation), reservation.expires_at());
         let is_known = self.live_mut(key, now).is_some();
-        if !is_known && !self.reserve(1, now) {
+        if !is_known && !self.reserve(key, 1, now) {
             return false;
         }
         self.forget_reservation(key);

@@ -16,6 +16,7 @@
 
 use std::sync::Arc;
 
+use super::domains::Domains;
 use super::key::KeyHash;
 use super::queues::Queues;
 use super::reserved::Reservations;
@@ -65,6 +66,8 @@ pub(super) struct Shard {
     pub(super) fine_keys: Option<Arc<FineKeys>>,
     /// What its reservations keep free; `None` without any.
     pub(super) reservations: Option<Box<Reservations>>,
+    /// `None` where the keys of a domain have no bound of their own.
+    pub(super) domains: Option<Box<Domains>>,
 }
 
 // The lock takes the other eight bytes of the cache line.
@@ -95,6 +98,7 @@ impl Shard {
             keeps_owned: false,
             fine_keys: None,
             reservations: None,
+            domains: None,
         }
     }
 
@@ -124,10 +128,20 @@ impl Shard {
         Some(if slot.is_expired(now) { &State::Absent } else { &slot.state })
     }
 
-    /// Whether `keys` more keys fit, if necessary after a bounded sweep.
-    pub(super) fn reserve(&mut self, keys: usize, now: Timestamp) -> bool {
+    /// Whether `keys` more keys fit that are of the domain of `key`, if necessary after a bounded
+    /// sweep.
+    pub(super) fn reserve(&mut self, key: KeyHash, keys: usize, now: Timestamp) -> bool {
+        if self.excess(key, keys) == 0 {
+            return true;
+        }
+        self.sweep(now, SWEEP_WHEN_FULL);
+        self.excess(key, keys) == 0
+    }
+
+    fn excess(&self, key: KeyHash, keys: usize) -> usize {
         let excess = (self.table.len() + keys).saturating_sub(self.keys_max);
-        excess == 0 || self.sweep(now, SWEEP_WHEN_FULL) >= excess
+        let of_domain = self.domains.as_ref().map_or(0, |domains| domains.excess(key, keys));
+        excess.max(of_domain)
     }
 
     /// Adds a key. The caller has reserved its slot.
@@ -140,7 +154,21 @@ impl Shard {
         if let Some(reservation) = slot.state.reservation().filter(|it| !it.is_settled) {
             self.reservations.get_or_insert_default().add(slot.key, reservation);
         }
+        if let Some(domains) = &mut self.domains {
+            domains.added(slot.key);
+        }
         self.table.insert(slot);
+    }
+
+    /// Removes a key; returns its slot if it had one.
+    pub(super) fn remove(&mut self, key: KeyHash) -> Option<Slot> {
+        self.forget_reservation(key);
+        let slot = self.table.remove(key)?;
+        if let Some(domains) = &mut self.domains {
+            domains.removed(key);
+        }
+        self.table.shrink();
+        Some(slot)
     }
 
     /// Does the sweep work of one check.
@@ -166,12 +194,15 @@ impl Shard {
             let end = self.table.slots_len().min(self.cursor + left);
             left -= end - self.cursor;
             let (floor, earliest) = (&mut self.floor, &mut self.pass_earliest);
-            let keeps_owned = self.keeps_owned;
+            let (keeps_owned, domains) = (self.keeps_owned, &mut self.domains);
             self.cursor = self.table.remove_where(self.cursor..end, |slot| {
                 let expires = slot.meta.expires();
                 let is_expired = expires <= now && !(keeps_owned && slot.key.is_owned());
                 let seen = if is_expired { &mut *floor } else { &mut *earliest };
                 *seen = if is_expired { expires.max(*seen) } else { expires.min(*seen) };
+                if let Some(domains) = domains.as_mut().filter(|_| is_expired) {
+                    domains.removed(slot.key);
+                }
                 is_expired
             });
         }
@@ -188,10 +219,16 @@ impl Shard {
     /// were counted then, or all; returns how many.
     pub(super) fn went_back(&mut self, now: Timestamp, keeps_loaded: bool) -> usize {
         let before = self.table.len();
+        let domains = &mut self.domains;
         let is_removed = |slot: &mut Slot| {
             let is_share = !slot.key.is_owned() && !slot.key.is_eventual();
             // Of a bucket it cannot be told when it was counted.
-            !keeps_loaded || is_share || !slot.state.is_plausible(slot.meta.expires(), now)
+            let is_removed =
+                !keeps_loaded || is_share || !slot.state.is_plausible(slot.meta.expires(), now);
+            if let Some(domains) = domains.as_mut().filter(|_| is_removed) {
+                domains.removed(slot.key);
+            }
+            is_removed
         };
         self.table.remove_where(0..self.table.slots_len(), is_removed);
         (self.floor, self.quiet_until) = (Timestamp::EPOCH, Timestamp::EPOCH);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
+use super::domains::Domains;
 use super::key::KeyHash;
 use super::options::Options;
 use super::overflow::Overflow;
@@ -119,6 +120,18 @@ impl Store {
         for shard in &mut self.shards {
             let fine_keys = (max > 0).then(|| Arc::clone(&self.fine_keys));
             shard.shard.get_mut().fine_keys = fine_keys;
+        }
+        self
+    }
+
+    /// At most about `max` keys of each domain, of a hasher that
+    /// [names them](super::KeyHasher::with_domains); 0 is no bound.
+    #[must_use]
+    pub fn with_domain_keys(mut self, max: usize) -> Self {
+        let of_shard = (max / self.shards.len()).max(1);
+        for shard in &mut self.shards {
+            let domains = (max > 0).then(|| Box::new(Domains::new(of_shard)));
+            shard.shard.get_mut().domains = domains;
         }
         self
     }

@@ -1,10 +1,13 @@
 //! The store at its bounds: a flood of new keys must neither reset a limited key nor exceed the
 //! memory bound, and the memory is freed afterwards.
 
+use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::{Retry, State, Verdict};
+use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::{
-    Counter, KeyHash, MergeOutcome, OnFull, Options, Store, StoredCounter,
+    Counter, DescriptorHash, KeyHash, KeyHasher, MergeOutcome, OnFull, Options, ReservationId,
+    Store, StoredCounter,
 };
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
@@ -265,4 +268,64 @@ fn a_counter_from_elsewhere_is_merged_and_bounded_like_any_other() {
     let old = StoredCounter { key: key(8), state: State::Absent, expires: START };
     assert_eq!(to.merge(old, START), MergeOutcome::Expired);
     assert_eq!((to.stats().keys, to.stats().refused), (64, 1));
+}
+
+/// The counter of a value in a domain.
+fn counter_in(hasher: &KeyHasher, domain: &str, value: u64, quota: Quota) -> Counter {
+    let value = value.to_string();
+    let hash = hasher.descriptor(domain, &[Entry { key: "user", value: &value }]);
+    Counter { key: hash.counter(&quota, Mode::Strict, Scope::Region), quota }
+}
+
+#[test]
+fn a_flood_in_one_domain_changes_no_decision_in_another() {
+    const USERS: u64 = 40_000;
+    let hasher = KeyHasher::new([7; 16]).with_domains(true);
+    let limit = quota(Algorithm::FixedWindow, 3, 86_400);
+    let decide = |store: &Store, domain, user, at: u64| {
+        let now = START.plus(Span::from_nanos(at));
+        store.check(&[counter_in(&hasher, domain, user, limit)], Hits::new(1), now)[0]
+    };
+    let stores = [(); 2].map(|()| store(KEYS_MAX, OnFull::Share).with_domain_keys(KEYS_MAX / 2));
+    let [flooded, quiet] = &stores;
+    for user in 0..1_000_000 {
+        decide(flooded, "noisy", user, user);
+    }
+    for at in 0..5 * USERS {
+        let user = at % USERS;
+        let expected = decide(quiet, "calm", user, 2_000_000 + at);
+        let verdict = decide(flooded, "calm", user, 2_000_000 + at);
+        assert_eq!(verdict, expected, "user {user}");
+        decide(flooded, "noisy", at, 2_000_000 + at);
+    }
+    let stats = flooded.stats();
+    assert!(stats.keys <= KEYS_MAX / 2 + USERS as usize, "{stats:?}");
+    // Those that are there count on; further ones share a limit with those of their domain alone.
+    assert_eq!(decide(flooded, "noisy", 1, 9_000_000).remaining, 0);
+    assert!(!decide(flooded, "noisy", 2_000_000, 9_000_000).allowed);
+    assert!(decide(flooded, "third", 2_000_000, 9_000_000).allowed);
+
+    // What has expired makes room again.
+    let tomorrow = 2 * 86_400 * 1_000_000_000;
+    for user in 0..USERS {
+        assert!(decide(flooded, "noisy", 3_000_000 + user, tomorrow + user).allowed, "{user}");
+    }
+}
+
+#[test]
+fn keys_that_name_their_domain_keep_it_in_all_forms() {
+    let limit = quota(Algorithm::FixedWindow, 3, 86_400);
+    let plain = KeyHasher::new([7; 16]);
+    let naming = KeyHasher::new([7; 16]).with_domains(true);
+    assert_ne!(plain.fingerprint(), naming.fingerprint(), "nodes of both kinds tell each other");
+    let domain_of = |key: KeyHash| key.tag & 0xff0;
+    let entries = [Entry { key: "user", value: "ann" }];
+    let hash = naming.descriptor("calm", &entries);
+    let counter = counter_in(&naming, "calm", 1, limit);
+    let of = |hash: DescriptorHash| domain_of(hash.counter(&limit, Mode::Eventual, Scope::Global));
+    for other in [hash, hash.in_flight(), hash.begun_anew(START)] {
+        assert_eq!(of(other), domain_of(counter.key));
+    }
+    let reservation = KeyHash::of_reservation(&[counter], ReservationId(u128::MAX));
+    assert_eq!(domain_of(reservation), domain_of(counter.key));
 }
