@@ -118,6 +118,8 @@ pub enum VerdictSource {
     NegativeCache,
     /// An operator has blocked the key by hand.
     Blocked,
+    /// The verdicts are about requests in flight, and not about the limits of the rule.
+    InFlight,
 }
 
 impl CheckResponse {

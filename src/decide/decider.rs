@@ -435,7 +435,9 @@ impl Decider {
     pub(super) fn counted(&self, verdicts: Verdicts, source: VerdictSource) -> Decided {
         let counters = &self.shared.counters;
         let counter = match source {
-            VerdictSource::Local | VerdictSource::Unlimited => &counters.local,
+            VerdictSource::Local | VerdictSource::Unlimited | VerdictSource::InFlight => {
+                &counters.local
+            }
             VerdictSource::Owner => &counters.forwarded,
             VerdictSource::Fallback => &counters.fallback,
             VerdictSource::NegativeCache => &counters.cached,

@@ -16,8 +16,9 @@
 //! until one of the others has ended. A node with seven of them is killed: with it end its
 //! connections, and ten seconds later their places are free.
 //!
-//! **Bound.** A place is one of `keys_max` keys until [`TTL`] after its request was renewed last,
-//! also when it has ended: at 1,000 requests a second some 10,000. A request that outlives its
+//! **Bound.** A place is one of the reservations of a store, a quarter of `keys_max`, until [`TTL`]
+//! after its request was renewed last, also when it has ended: at 1,000 requests a second some
+//! 10,000. A request that outlives its
 //! place goes on, beside others: when no owner has renewed it for [`TTL`]. A request that was cut
 //! off is given [`CUT_OFF_GRACE`] to end at the application before its place is free.
 
@@ -27,13 +28,14 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tidegate_limiter::descriptor::Descriptor;
 use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::policy::{Mode, OnUnavailable};
 use tidegate_limiter::quota::{Algorithm, Quota};
-use tidegate_limiter::store::{self, Counter, KeyHash, ReservationId, Reserved, Verdicts};
+use tidegate_limiter::store::{
+    self, Counter, DescriptorHash, KeyHash, ReservationId, Reserved, Verdicts,
+};
 use tidegate_limiter::units::{Hits, Span};
-use tidegate_rules::book::Rule;
+use tidegate_rules::book::{Book, Rule};
 use tidegate_rules::stats::RuleStats;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -51,6 +53,8 @@ const TTL: Span = Span::from_secs(10);
 const RENEWED_EVERY: Duration = Duration::from_secs(3);
 /// How long a request that was cut off may still be at the application.
 const CUT_OFF_GRACE: Duration = Duration::from_millis(250);
+/// For how long a call that asks for a place may be on its way.
+const LATE_MAX: Span = Span::from_secs(5);
 /// The time to wait that a refusal names: when a request ends is not known.
 const RETRY_AFTER: Span = Span::from_secs(1);
 
@@ -109,44 +113,65 @@ impl LimitInFlight for Decider {
         }
         let book = self.shared.rules.book.load_full();
         let id = self.next_reservation();
-        let found = request.descriptors.iter().map(|descriptor| {
-            let found = book.find(request.domain, &descriptor.entries)?;
-            let rule = found.rule.clone();
-            let parts = self.places(&rule, request.domain, descriptor, id);
-            rule.in_flight.is_limited().then_some((rule, parts))
-        });
-        let found: SmallVec<[Option<Limited>; 2]> = found.collect();
+        let found = self.limited_in_flight(&book, &request, id);
+        // Whatever becomes of the request, also when its client goes while an owner is asked.
+        let mut entering_places = Entering { decider: self, places: places_of(&found) };
         let entering = found.iter().map(async |found| match found {
             Some((rule, places)) => Some(self.enter_each(rule, places).await),
             None => None,
         });
         let entered = join_all(entering).await;
+        entering_places.places.clear();
         let mut held: Vec<Part> = Vec::new();
         let statuses = found.iter().zip(entered).map(|(found, entered)| {
-            let (Some((rule, places)), Some(verdicts)) = (found, entered) else {
+            let (Some((rule, _)), Some(entered)) = (found, entered) else {
                 return Status::unlimited(None);
             };
-            for (place, verdict) in places.iter().zip(&verdicts) {
-                if matches!(verdict, Some(verdict) if verdict.allowed) {
-                    held.push(place.clone());
-                }
+            let mut verdicts = Verdicts::new();
+            for OnePlace { verdict, held: places } in entered {
+                verdicts.extend(verdict);
+                held.extend(places);
             }
-            let verdicts: Verdicts = verdicts.into_iter().flatten().collect();
             let allowed = rule.shadow || verdicts.iter().all(|verdict| verdict.allowed);
             let leading = verdicts.iter().position(|verdict| !verdict.allowed).or(Some(0));
             if !allowed {
                 RuleStats::add(&rule.stats.denied, 1);
             }
-            let (rule, source) = (Some(rule.clone()), VerdictSource::Owner);
+            let (rule, source) = (Some(rule.clone()), VerdictSource::InFlight);
             Status { rule, allowed, verdicts, leading, source, metadata: None }
         });
         let response = CheckResponse::new(statuses.collect(), false);
         if !response.allowed {
-            self.release_later(held);
+            self.leave_later(held);
             return Entered::Refused(response);
         }
         Entered::Admitted(self.keep(held))
     }
+}
+
+/// What became of one place.
+struct OnePlace {
+    /// `None` where `on_unavailable` lets the request pass.
+    verdict: Option<Verdict>,
+    /// What the request holds, or may hold: without an answer that is not known.
+    held: SmallVec<[Part; 1]>,
+}
+
+/// The places of a request whose owners are being asked. They are left when this is dropped: the
+/// client has gone, or the answers took too long.
+struct Entering<'d> {
+    decider: &'d Decider,
+    places: Vec<Part>,
+}
+
+impl Drop for Entering<'_> {
+    fn drop(&mut self) {
+        self.decider.leave_later(std::mem::take(&mut self.places));
+    }
+}
+
+fn places_of(found: &[Option<Limited>]) -> Vec<Part> {
+    found.iter().flatten().flat_map(|(_, places)| places.iter().cloned()).collect()
 }
 
 /// A rule that limits requests in flight, and the places that it takes.
@@ -155,59 +180,74 @@ type Limited = (Arc<Rule>, Places);
 type Places = SmallVec<[Part; 2]>;
 
 impl Decider {
-    fn places(
+    /// The rule of each descriptor that limits requests in flight, and its places. As with limits
+    /// on hits, values may share a counter, and a rule that another one replaces does not apply.
+    fn limited_in_flight(
         &self,
-        rule: &Rule,
-        domain: &str,
-        descriptor: &Descriptor<'_>,
+        book: &Book,
+        request: &CheckRequest<'_>,
         id: ReservationId,
-    ) -> Places {
-        let hash = self.shared.node.hasher.descriptor(domain, &descriptor.entries).in_flight();
-        let part = |limit: u32, is_here: bool| {
-            // Nothing is ever counted in it; only its limit matters.
-            let window = Span::from_secs(3_600);
-            let quota = Quota::simple(Algorithm::FixedWindow, limit, window).ok()?;
-            let key = hash.counter(&quota, Mode::Strict, rule.scope);
-            let key = if is_here { key.share() } else { key };
-            let counters = smallvec::smallvec![Counter { key, quota }];
-            let (scope, durability) = (rule.scope, rule.durability);
-            let limits = Limits { scope, durability, leased: None, is_share: false, counters };
-            let key = KeyHash::of_reservation(&limits.counters, id);
-            let key = if is_here { key.share() } else { key };
-            Some(Part { limits, key, asked: Asked::Reserve { amount: 1, ttl: TTL } })
+    ) -> SmallVec<[Option<Limited>; 2]> {
+        let hasher = &self.shared.node.hasher;
+        let found = request.descriptors.iter().map(|descriptor| {
+            let found = book.find(request.domain, &descriptor.entries)?;
+            let hash = match found.counted_as(&descriptor.entries) {
+                Some(shared) => hasher.descriptor(request.domain, &shared),
+                None => hasher.descriptor(request.domain, &descriptor.entries),
+            };
+            Some((found.rule.clone(), hash))
+        });
+        let found: SmallVec<[Option<(Arc<Rule>, DescriptorHash)>; 2]> = found.collect();
+        let rules = || found.iter().flatten().map(|(rule, _)| rule);
+        let is_replaced = |rule: &Rule| {
+            let name = rule.name.as_ref();
+            name.is_some_and(|name| rules().any(|other| other.replaces.contains(name)))
         };
-        let limits = rule.in_flight;
-        let everywhere = limits.everywhere.and_then(|limit| part(limit, false));
-        let at_node = limits.at_node.and_then(|limit| part(limit, true));
-        everywhere.into_iter().chain(at_node).collect()
+        let mut ids = id;
+        let places = found.iter().map(|found| {
+            let (rule, hash) = found.as_ref()?;
+            if !rule.in_flight.is_limited() || is_replaced(rule) {
+                return None;
+            }
+            // Descriptors that share a counter take a place each.
+            ids = ids.of_repeated(1);
+            Some((rule.clone(), places(rule, *hash, ids)))
+        });
+        places.collect()
     }
 
-    /// A verdict for each place; `None` where `on_unavailable` lets the request pass without one.
-    async fn enter_each(&self, rule: &Rule, places: &[Part]) -> Vec<Option<Verdict>> {
+    async fn enter_each(&self, rule: &Rule, places: &[Part]) -> Vec<OnePlace> {
         join_all(places.iter().map(|place| self.enter_one(rule, place))).await
     }
 
-    async fn enter_one(&self, rule: &Rule, place: &Part) -> Option<Verdict> {
+    async fn enter_one(&self, rule: &Rule, place: &Part) -> OnePlace {
         let Shared { counters, .. } = &*self.shared;
+        let holds = |verdict: &Verdict, place: &Part| {
+            verdict.allowed.then(|| place.clone()).into_iter().collect()
+        };
         let asked = self.ask_place(place, self.patience(&place.limits)).await;
-        if let Some(Reserved { verdicts, .. }) = asked {
-            return verdicts.first().map(|verdict| of_flight(*verdict));
+        if let Some(verdict) = asked.and_then(|asked| asked.verdicts.first().copied()) {
+            return OnePlace { held: holds(&verdict, place), verdict: Some(of_flight(verdict)) };
         }
         RuleStats::add(&rule.stats.unavailable, 1);
         counters.fallback.fetch_add(1, Ordering::Relaxed);
-        let quota = place.limits.counters.first()?.quota;
-        let refused = of_flight(fallback::denied(&quota));
-        match rule.on_unavailable {
+        // The owner may have given it the place nevertheless.
+        let mut held: SmallVec<[Part; 1]> = smallvec::smallvec![place.clone()];
+        let quota = place.limits.counters.first().map(|counter| counter.quota);
+        let verdict = match rule.on_unavailable {
             OnUnavailable::Allow => None,
-            OnUnavailable::Deny => Some(refused),
-            OnUnavailable::Local => {
-                let share = self.share_of_place(place)?;
-                let asked = self.ask_place(&share, Duration::ZERO).await;
-                let verdict = asked.and_then(|reserved| reserved.verdicts.first().copied());
-                // It is given back by its end: its owner does not know of it.
-                verdict.filter(|verdict| !verdict.allowed).map(of_flight)
-            }
-        }
+            OnUnavailable::Deny => quota.map(|quota| fallback::denied(&quota)),
+            OnUnavailable::Local => match self.share_of_place(place) {
+                None => None,
+                Some(share) => {
+                    let asked = self.ask_place(&share, Duration::ZERO).await;
+                    let verdict = asked.and_then(|reserved| reserved.verdicts.first().copied());
+                    held.extend(verdict.filter(|verdict| verdict.allowed).map(|_| share));
+                    verdict.filter(|verdict| !verdict.allowed)
+                }
+            },
+        };
+        OnePlace { verdict: verdict.map(of_flight), held }
     }
 
     /// This node's share of a limit whose owner does not answer.
@@ -216,9 +256,9 @@ impl Decider {
         let counter = place.limits.counters.first()?;
         let share = topology.share_of(place.limits.scope, counter.quota.limit());
         let quota = counter.quota.with_limit(share);
-        let counters = smallvec::smallvec![Counter { key: counter.key.share(), quota }];
+        let counters = smallvec::smallvec![Counter { key: counter.key.share_apart(), quota }];
         let limits = Limits { counters, ..place.limits.clone() };
-        Some(Part { limits, key: place.key.share(), ..place.clone() })
+        Some(Part { limits, key: place.key.share_apart(), ..place.clone() })
     }
 
     /// Reserves a place, at its owner or at this node.
@@ -254,9 +294,21 @@ impl Decider {
             if how == Ended::CutOff {
                 sleep(CUT_OFF_GRACE).await;
             }
-            join_all(places.iter().map(|place| decider.leave_place(place))).await;
+            join_all(places.iter().map(|place| decider.leave_place(place, Span::ZERO))).await;
         });
         Some(Place { ended: Some(ended), how: Ended::CutOff })
+    }
+
+    /// Leaves places in the background, also those that an owner may still be about to give.
+    fn leave_later(&self, places: Vec<Part>) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        if places.is_empty() {
+            return;
+        }
+        let decider = self.clone();
+        runtime.spawn(async move {
+            join_all(places.iter().map(|place| decider.leave_place(place, LATE_MAX))).await;
+        });
     }
 
     async fn renew(&self, place: &Part) {
@@ -268,16 +320,39 @@ impl Decider {
         }
     }
 
-    async fn leave_place(&self, place: &Part) {
+    /// `remembered` is for how long the owner does not give it any more.
+    async fn leave_place(&self, place: &Part, remembered: Span) {
         let Shared { node, .. } = &*self.shared;
         if place.key.is_share() {
-            let commit = store::Commit { key: place.key, cost: Hits::PEEK, remembered: Span::ZERO };
+            let commit = store::Commit { key: place.key, cost: Hits::PEEK, remembered };
             let now = node.clock.now();
             node.store.commit_if(&place.limits.counters, &commit, None, now, || true);
         } else {
-            let _ = self.ask_until(&place.released(Span::ZERO), COMMIT_PATIENCE).await;
+            let _ = self.ask_until(&place.released(remembered), COMMIT_PATIENCE).await;
         }
     }
+}
+
+/// The places that a request takes of a rule: at all nodes, and at this one.
+fn places(rule: &Rule, hash: DescriptorHash, id: ReservationId) -> Places {
+    let part = |limit: u32, is_here: bool| {
+        // Nothing is ever counted in it; only its limit matters.
+        let window = Span::from_secs(3_600);
+        let quota = Quota::simple(Algorithm::FixedWindow, limit, window).ok()?;
+        let hash = if is_here { hash.in_flight_at_node() } else { hash.in_flight() };
+        let key = hash.counter(&quota, Mode::Strict, rule.scope);
+        let key = if is_here { key.share() } else { key };
+        let counters = smallvec::smallvec![Counter { key, quota }];
+        let (scope, durability) = (rule.scope, rule.durability);
+        let limits = Limits { scope, durability, leased: None, is_share: false, counters };
+        let key = KeyHash::of_reservation(&limits.counters, id);
+        let key = if is_here { key.share() } else { key };
+        Some(Part { limits, key, asked: Asked::Reserve { amount: 1, ttl: TTL } })
+    };
+    let limits = rule.in_flight;
+    let everywhere = limits.everywhere.and_then(|limit| part(limit, false));
+    let at_node = limits.at_node.and_then(|limit| part(limit, true));
+    everywhere.into_iter().chain(at_node).collect()
 }
 
 /// A refusal of a request in flight: when another one ends is not known.

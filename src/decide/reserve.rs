@@ -121,7 +121,7 @@ pub struct CommitRequest<'a> {
 /// What became of a commit.
 #[derive(Clone, Debug)]
 pub struct Committed {
-    /// That of the descriptor which was least as expected: reported, if any was.
+    /// Reported, if any descriptor was; repeated, if all were.
     pub settled: Settled,
     /// What is left.
     pub response: CheckResponse,
@@ -159,15 +159,17 @@ pub(super) struct Part {
 impl Reserve for Decider {
     async fn reserve(&self, request: ReserveRequest<'_>) -> Reservation {
         let ReserveRequest { domain, descriptors, amount, ttl, id } = request;
+        let is_new = id.is_none();
         let id = id.unwrap_or_else(|| self.next_reservation());
         let ttl = ttl.unwrap_or(TTL_DEFAULT);
         let (plans, now) = self.plan_reservation(domain, descriptors, amount);
         let ask = |check: &PlannedCheck| Asked::Reserve { amount: narrow(check.hits), ttl };
-        let part = |plan: &Option<PlannedCheck>| {
+        let ids = ids_of_each(&plans, id);
+        let part = |(plan, id): (&Option<PlannedCheck>, &ReservationId)| {
             let check = limited(plan.as_ref()).filter(|check| check.blocked(now).is_none())?;
-            Some(self.part(check, id, ask(check)))
+            Some(self.part(check, *id, ask(check)))
         };
-        let parts: Vec<Option<Part>> = plans.iter().map(part).collect();
+        let parts: Vec<Option<Part>> = plans.iter().zip(&ids).map(part).collect();
         let answers = join_all(parts.iter().map(async |part| match part {
             Some(part) => Some(self.ask_owner(part, self.patience(&part.limits)).await),
             None => None,
@@ -211,7 +213,10 @@ impl Reserve for Decider {
                 RuleStats::add(&check.rule.stats.denied, check.hits.charge());
             }
         }
-        self.release_later(held.into_iter().cloned().collect());
+        // What was reserved before, and is not to last longer, is there until it ends or is committed.
+        if is_new {
+            self.release_later(held.into_iter().cloned().collect());
+        }
         Reservation { response, id: None, ttl: Span::ZERO }
     }
 
@@ -222,12 +227,14 @@ impl Reserve for Decider {
         let remembered = if id.is_some() { REMEMBERED } else { COMMIT_PATIENCE.into() };
         let id = id.unwrap_or_else(|| self.next_reservation());
         let ask = |check: &PlannedCheck| Asked::Commit { cost: check.hits, remembered };
-        let answers = join_all(plans.iter().map(async |plan| match limited(plan.as_ref()) {
+        let ids = ids_of_each(&plans, id);
+        let asked = plans.iter().zip(&ids).map(async |(plan, id)| match limited(plan.as_ref()) {
             Some(check) => {
-                Some(self.ask_until(&self.part(check, id, ask(check)), COMMIT_PATIENCE).await)
+                Some(self.ask_until(&self.part(check, *id, ask(check)), COMMIT_PATIENCE).await)
             }
             None => None,
-        }));
+        });
+        let answers = join_all(asked);
         let mut settled = None;
         let mut statuses = SmallVec::new();
         for (plan, answer) in plans.iter().zip(answers.await) {
@@ -242,7 +249,7 @@ impl Reserve for Decider {
             if found != Settled::Again {
                 RuleStats::add(&check.rule.stats.allowed, check.hits.charge());
             }
-            settled = settled.max(Some(found));
+            settled = Some(settled.map_or(found, |before| of_both(before, found)));
             statuses.push(Status { allowed: true, ..status(check, verdicts, source) });
         }
         let settled = settled.unwrap_or(Settled::Reported);
@@ -614,6 +621,24 @@ fn status(check: &PlannedCheck, verdicts: Verdicts, source: VerdictSource) -> St
         leading,
         source,
         metadata: check.metadata.clone(),
+    }
+}
+
+/// The id of each part: equal descriptors, and those that share a counter, are reservations of
+/// their own.
+fn ids_of_each(plans: &Plans, id: ReservationId) -> SmallVec<[ReservationId; 2]> {
+    let keys: SmallVec<[Option<KeyHash>; 2]> =
+        plans.iter().map(|plan| plan.as_ref().and_then(PlannedCheck::key)).collect();
+    let before = |at: usize| keys.iter().take(at).filter(|key| **key == keys[at]).count();
+    (0..keys.len()).map(|at| id.of_repeated(before(at) as u64)).collect()
+}
+
+/// What became of two descriptors together.
+fn of_both(one: Settled, other: Settled) -> Settled {
+    match (one, other) {
+        (Settled::Reported, _) | (_, Settled::Reported) => Settled::Reported,
+        (Settled::Again, Settled::Again) => Settled::Again,
+        _ => Settled::Committed,
     }
 }
 

@@ -69,7 +69,10 @@ impl Decider {
             VerdictSource::Owner => Some(&stats.by_owner),
             VerdictSource::Grant => Some(&stats.by_grant),
             VerdictSource::NegativeCache => Some(&stats.remembered),
-            VerdictSource::Fallback | VerdictSource::Unlimited | VerdictSource::Blocked => None,
+            VerdictSource::Fallback
+            | VerdictSource::Unlimited
+            | VerdictSource::Blocked
+            | VerdictSource::InFlight => None,
         }
     }
 

@@ -40,7 +40,7 @@ use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::units::Span;
 use tidegate_rules::rule::Rule;
 
-use crate::decide::{CheckResponse, Status};
+use crate::decide::{CheckResponse, Status, VerdictSource};
 
 /// Hits per window of the most restrictive limit.
 pub const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -181,6 +181,9 @@ fn structured_fields(response: &CheckResponse) -> (String, String) {
     (policy, current)
 }
 
+/// The index of a verdict that is about requests in flight: no limit of a rule has it.
+const IN_FLIGHT: usize = usize::MAX;
+
 /// All verdicts except those of shadow rules, with their rule and their index in it.
 fn verdicts(response: &CheckResponse) -> impl Iterator<Item = (&Rule, usize, &Verdict)> {
     response
@@ -189,7 +192,10 @@ fn verdicts(response: &CheckResponse) -> impl Iterator<Item = (&Rule, usize, &Ve
         .filter(|status| !is_shadow(status))
         .filter_map(|status| Some((status, status.rule.as_deref()?)))
         .flat_map(|(status, rule)| {
-            status.verdicts.iter().enumerate().map(move |(index, verdict)| (rule, index, verdict))
+            let of_limits = status.source != VerdictSource::InFlight;
+            let index = move |index| if of_limits { index } else { IN_FLIGHT };
+            let verdicts = status.verdicts.iter().enumerate();
+            verdicts.map(move |(at, verdict)| (rule, index(at), verdict))
         })
 }
 

@@ -26,6 +26,7 @@ mod pki_identity;
 mod recovered_cluster;
 mod regions;
 mod replication;
+mod reservations;
 mod resp;
 mod rls_golden;
 mod rls_semantics;

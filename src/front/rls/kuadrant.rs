@@ -140,8 +140,10 @@ impl<D: Reserve> RlsService<D> {
         if domain.is_empty() {
             return Ok(CommitResponse::default());
         }
-        // An id that is none was never given out: the cost is reported.
-        let id: Option<ReservationId> = reservation_id.parse().ok();
+        // An id of another service is unknown, and still counts once.
+        let named = || ReservationId::named(&reservation_id);
+        let id = reservation_id.parse().unwrap_or_else(|_| named());
+        let id = Some(id).filter(|_| !reservation_id.is_empty());
         let message = with_domain(domain, descriptors);
         let descriptors = self.admitted(&message)?;
         let (domain, cost) = (&message.domain, actual_amount);

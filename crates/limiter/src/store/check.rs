@@ -319,7 +319,7 @@ impl Shard {
     }
 
     fn shared_counter(&self, counter: &Counter, params: CheckParams) -> Counter {
-        let domain = self.domains.is_some().then(|| counter.key.domain());
+        let domain = self.occupancy.domain_of(counter.key);
         overflow::shared_counter(counter, params, domain)
     }
 

@@ -164,18 +164,30 @@ impl Shard {
             if changed {
                 queues.enqueue_snapshot(slot);
             }
-            if slot.state.reservation().is_some() {
+            let is_reservation = slot.state.reservation().is_some();
+            self.occupancy.changed(key, before.reservation().is_some(), is_reservation);
+            if is_reservation {
                 self.note_reservation(key);
+                self.may_have_refused(key.token);
             }
             return MergeOutcome::Merged { changed };
         }
-        if !self.reserve(key, 1, now) {
+        let is_reservation = state.reservation().is_some();
+        let has_room = if is_reservation {
+            self.has_room_for_reservation(now)
+        } else {
+            self.reserve(key, 1, now)
+        };
+        if !has_room {
             self.counts.refused += 1;
             return MergeOutcome::Full;
         }
         let mut slot = Slot::new(key, state, expires);
         self.queues.enqueue_snapshot(&mut slot);
         self.insert(slot);
+        if is_reservation {
+            self.may_have_refused(key.token);
+        }
         MergeOutcome::Merged { changed: true }
     }
 }

@@ -161,6 +161,15 @@ impl DescriptorHash {
         Self { token, base, ..self }
     }
 
+    /// The same for those at one node alone: at a place of their own, because what is reserved of
+    /// a token counts for all counters of the token.
+    #[must_use]
+    pub const fn in_flight_at_node(self) -> Self {
+        const AT_NODE: u64 = 0x3b8e_05d4_c96a_127f;
+        let (token, base) = (spread(self.token ^ AT_NODE), spread(self.base ^ AT_NODE));
+        Self { token, base, ..self }
+    }
+
     /// The same descriptor after it was begun anew at `at`, by hand: at the same place of the ring,
     /// with other counters.
     #[must_use]
@@ -215,6 +224,14 @@ impl KeyHash {
         Self { token: self.token, tag: self.tag | SHARE }
     }
 
+    /// The same at a place of its own: for shares beside which the owner's reservations, of which
+    /// this node may have copies, are not to count.
+    #[must_use]
+    pub const fn share_apart(self) -> Self {
+        const SHARES: u64 = 0x91c2_6e7d_0f5b_a843;
+        Self { token: spread(self.token ^ SHARES), tag: self.tag | SHARE }
+    }
+
     /// The key of the reservation `id` beside these counters: it has their owner, shard and domain,
     /// and is kept over a restart if one of them is.
     pub fn of_reservation(counters: &[Counter], id: ReservationId) -> Self {
@@ -254,6 +271,22 @@ impl KeyHash {
     /// The ring of its owner.
     pub const fn scope(self) -> Scope {
         if self.tag & GLOBAL == 0 { Scope::Region } else { Scope::Global }
+    }
+}
+
+impl ReservationId {
+    /// The same for the descriptor of a request that has the same counters as `number` before it:
+    /// each keeps its own amount free.
+    #[must_use]
+    pub const fn of_repeated(self, number: u64) -> Self {
+        Self(self.0.wrapping_add(number as u128))
+    }
+
+    /// The name that another one is, such as one of another service.
+    pub fn named(text: &str) -> Self {
+        let mut sip = SipHasher13::new();
+        write_part(&mut sip, text);
+        Self(sip.finish128().as_u128())
     }
 }
 
@@ -302,7 +335,7 @@ const fn spread(mut x: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::quota::{Algorithm, QuotaParts};
-    use crate::units::{Span, Timestamp};
+    use crate::units::Span;
 
     fn hash(domain: &str, entries: &[(&str, &str)]) -> DescriptorHash {
         let entries: Vec<_> = entries.iter().map(|&(key, value)| Entry { key, value }).collect();
@@ -323,7 +356,7 @@ mod tests {
             let key: Vec<u8> = (0..length).collect();
             let text = [&u64::MAX.to_le_bytes()[..], &key].concat();
             let hash = SipHasher13::new_with_key(&secret).hash(&text);
-            let expected = DescriptorHash { token: hash.h1, base: hash.h2 };
+            let expected = DescriptorHash { token: hash.h1, base: hash.h2, domain: None };
             assert_eq!(KeyHasher::new(secret).bare(&key), expected, "{length} bytes");
         }
     }

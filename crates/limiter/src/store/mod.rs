@@ -22,10 +22,10 @@
 mod check;
 mod copies;
 mod counting_mode;
-mod domains;
 mod grants;
 pub mod interventions;
 pub mod key;
+mod occupancy;
 mod options;
 mod overflow;
 mod pages;

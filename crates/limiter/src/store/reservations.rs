@@ -5,7 +5,8 @@
 //! decided under their lock, and replicated, handed over and saved as they are. It counts for all
 //! counters of that token: the limits of one descriptor.
 //!
-//! **Bound.** A reservation is one of `keys_max` keys, until its id is forgotten. At the bound no
+//! **Bound.** All reservations of a store, until their ids are forgotten, are at most a quarter of
+//! `keys_max`, besides the counters; those of one descriptor may be all of them. At the bound no
 //! reservation is made, and a commit is charged without being remembered.
 
 use serde::{Deserialize, Serialize};
@@ -81,7 +82,8 @@ impl Store {
     /// lock. `me` is the writer of eventual counters.
     ///
     /// The same reservation again is admitted again, and lasts `ttl` from now on if that is longer.
-    /// One that is settled is refused, and one that has ended is a new one.
+    /// A larger amount has to fit, otherwise the reservation stays as it is; a smaller one changes
+    /// nothing. One that is settled is refused, and one that has ended is a new one.
     pub fn reserve_if(
         &self,
         counters: &[Counter],
@@ -141,14 +143,16 @@ impl Shard {
             let verdicts = counters.iter().map(|counter| refusal(&counter.quota)).collect();
             return Reserved { verdicts, ttl: Span::ZERO };
         }
-        if let Some(live) = before.filter(|before| before.reserved(now) > 0) {
+        let live = before.filter(|before| before.reserved(now) > 0);
+        let more = amount.saturating_sub(live.map_or(0, |live| live.amount));
+        if let Some(live) = live.filter(|_| more == 0) {
             let until = live.until.max(now.plus(ttl));
             self.store(key, Reservation { until, ..live }, now);
             let admit = |it: Verdict| Verdict { allowed: true, retry: Retry::Now, excess: 0, ..it };
             let verdicts = self.peek(counters, params(Hits::PEEK)).into_iter().map(admit).collect();
             return Reserved { verdicts, ttl: until.since(now) };
         }
-        let params = params(Hits::new(i64::from(amount)));
+        let params = params(Hits::new(i64::from(more)));
         let mut verdicts = self.peek(counters, params);
         if !verdicts.iter().all(|verdict| verdict.allowed) {
             if let Some(reservations) = &mut self.reservations {
@@ -161,7 +165,8 @@ impl Shard {
                 *verdict = if verdict.allowed { peek } else { Verdict { remaining, ..*verdict } };
             }
         } else if amount > 0 {
-            let reservation = Reservation { until: now.plus(ttl), amount, is_settled: false };
+            let until = live.map_or(now, |live| live.until).max(now.plus(ttl));
+            let reservation = Reservation { until, amount, is_settled: false };
             if !self.store(key, reservation, now) {
                 self.counts.refused += 1;
                 verdicts = counters.iter().map(|counter| refusal(&counter.quota)).collect();
@@ -214,15 +219,17 @@ impl Shard {
     fn store(&mut self, key: KeyHash, reservation: Reservation, now: Timestamp) -> bool {
         let (state, expires) = (State::from(reservation), reservation.expires_at());
         let is_known = self.live_mut(key, now).is_some();
-        if !is_known && !self.reserve(key, 1, now) {
+        if !is_known && !self.has_room_for_reservation(now) {
             return false;
         }
         self.forget_reservation(key);
         if let Some((slot, queues)) = self.live_mut(key, now) {
+            let was_reservation = slot.state.reservation().is_some();
             slot.state = state;
             slot.meta = slot.meta.with_expiry(expires);
             queues.enqueue_strict(slot);
             queues.enqueue_snapshot(slot);
+            self.occupancy.changed(key, was_reservation, true);
             self.note_reservation(key);
         } else {
             let mut slot = Slot::new(key, state, expires);

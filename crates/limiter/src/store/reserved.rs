@@ -34,7 +34,7 @@ struct OfToken {
     amounts: BTreeMap<(Timestamp, u64), u32>,
     /// Sum of the amounts.
     sum: u64,
-    /// A check was refused that would have passed without them.
+    /// A check was refused that would have passed without them, or may have been, at another owner.
     has_refused: bool,
 }
 
@@ -55,7 +55,8 @@ impl Reservations {
         if let Some(amount) = of_token.amounts.remove(&(until, key.tag)) {
             of_token.sum -= u64::from(amount);
         }
-        if of_token.amounts.is_empty() {
+        // What was refused is asked for when it is settled, and this may be a change of it alone.
+        if of_token.amounts.is_empty() && !of_token.has_refused {
             self.0.remove(&key.token);
         }
     }
@@ -82,9 +83,11 @@ impl Reservations {
             (retry, None) => retry,
         };
         let remaining = left.saturating_sub(params.reserved);
+        // What is reserved is part of the limit that is not there yet.
+        let reset = whole.reset.max(retry.after().unwrap_or(Span::ZERO));
         let narrow = |hits: u64| u32::try_from(hits).unwrap_or(u32::MAX);
         let excess = narrow(hits.saturating_sub(remaining));
-        Verdict { remaining: narrow(remaining), retry, excess, ..whole }
+        Verdict { remaining: narrow(remaining), reset, retry, excess, ..whole }
     }
 
     /// Hits were refused that would have passed without what is reserved at `token`.

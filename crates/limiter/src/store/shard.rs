@@ -16,8 +16,8 @@
 
 use std::sync::Arc;
 
-use super::domains::Domains;
 use super::key::KeyHash;
+use super::occupancy::Occupancy;
 use super::queues::Queues;
 use super::reserved::Reservations;
 use super::slot::Slot;
@@ -66,8 +66,8 @@ pub(super) struct Shard {
     pub(super) fine_keys: Option<Arc<FineKeys>>,
     /// What its reservations keep free; `None` without any.
     pub(super) reservations: Option<Box<Reservations>>,
-    /// `None` where the keys of a domain have no bound of their own.
-    pub(super) domains: Option<Box<Domains>>,
+    /// Whose slots count towards which bound; boxed, because few checks need it.
+    pub(super) occupancy: Box<Occupancy>,
 }
 
 // The lock takes the other eight bytes of the cache line.
@@ -98,7 +98,7 @@ impl Shard {
             keeps_owned: false,
             fine_keys: None,
             reservations: None,
-            domains: None,
+            occupancy: Box::default(),
         }
     }
 
@@ -116,6 +116,7 @@ impl Shard {
     ) -> Option<(&mut Slot, &mut Queues)> {
         let slot = self.table.find_mut(key)?;
         if slot.is_expired(now) && !matches!(slot.state, State::Absent) {
+            self.occupancy.changed(key, slot.state.reservation().is_some(), false);
             slot.state = State::Absent;
             self.floor = self.floor.max(slot.meta.expires());
         }
@@ -139,23 +140,33 @@ impl Shard {
     }
 
     fn excess(&self, key: KeyHash, keys: usize) -> usize {
-        let excess = (self.table.len() + keys).saturating_sub(self.keys_max);
-        let of_domain = self.domains.as_ref().map_or(0, |domains| domains.excess(key, keys));
-        excess.max(of_domain)
+        let counters = self.table.len().saturating_sub(self.occupancy.reservations());
+        let excess = (counters + keys).saturating_sub(self.keys_max);
+        excess.max(self.occupancy.excess_of_domain(key, keys))
+    }
+
+    /// Whether one more reservation fits, if necessary after a bounded sweep.
+    pub(super) fn has_room_for_reservation(&mut self, now: Timestamp) -> bool {
+        if self.occupancy.is_full_of_reservations() {
+            self.sweep(now, SWEEP_WHEN_FULL);
+        }
+        !self.occupancy.is_full_of_reservations()
     }
 
     /// Adds a key. The caller has reserved its slot.
     pub(super) fn insert(&mut self, slot: Slot) {
-        debug_assert!(self.table.len() < self.keys_max, "no slot was reserved for a key");
+        let is_reservation = slot.state.reservation().is_some();
+        debug_assert!(
+            is_reservation || self.excess(slot.key, 1) == 0,
+            "no slot was reserved for a key"
+        );
+        self.occupancy.added(&slot);
         self.sweep_due += SWEEP_PER_INSERT;
         let expires = slot.meta.expires();
         self.quiet_until = self.quiet_until.min(expires);
         self.pass_earliest = self.pass_earliest.min(expires);
         if let Some(reservation) = slot.state.reservation().filter(|it| !it.is_settled) {
             self.reservations.get_or_insert_default().add(slot.key, reservation);
-        }
-        if let Some(domains) = &mut self.domains {
-            domains.added(slot.key);
         }
         self.table.insert(slot);
     }
@@ -164,9 +175,7 @@ impl Shard {
     pub(super) fn remove(&mut self, key: KeyHash) -> Option<Slot> {
         self.forget_reservation(key);
         let slot = self.table.remove(key)?;
-        if let Some(domains) = &mut self.domains {
-            domains.removed(key);
-        }
+        self.occupancy.removed(&slot);
         self.table.shrink();
         Some(slot)
     }
@@ -194,14 +203,14 @@ impl Shard {
             let end = self.table.slots_len().min(self.cursor + left);
             left -= end - self.cursor;
             let (floor, earliest) = (&mut self.floor, &mut self.pass_earliest);
-            let (keeps_owned, domains) = (self.keeps_owned, &mut self.domains);
+            let (keeps_owned, occupancy) = (self.keeps_owned, &mut self.occupancy);
             self.cursor = self.table.remove_where(self.cursor..end, |slot| {
                 let expires = slot.meta.expires();
                 let is_expired = expires <= now && !(keeps_owned && slot.key.is_owned());
                 let seen = if is_expired { &mut *floor } else { &mut *earliest };
                 *seen = if is_expired { expires.max(*seen) } else { expires.min(*seen) };
-                if let Some(domains) = domains.as_mut().filter(|_| is_expired) {
-                    domains.removed(slot.key);
+                if is_expired {
+                    occupancy.removed(slot);
                 }
                 is_expired
             });
@@ -219,14 +228,14 @@ impl Shard {
     /// were counted then, or all; returns how many.
     pub(super) fn went_back(&mut self, now: Timestamp, keeps_loaded: bool) -> usize {
         let before = self.table.len();
-        let domains = &mut self.domains;
+        let occupancy = &mut self.occupancy;
         let is_removed = |slot: &mut Slot| {
             let is_share = !slot.key.is_owned() && !slot.key.is_eventual();
             // Of a bucket it cannot be told when it was counted.
             let is_removed =
                 !keeps_loaded || is_share || !slot.state.is_plausible(slot.meta.expires(), now);
-            if let Some(domains) = domains.as_mut().filter(|_| is_removed) {
-                domains.removed(slot.key);
+            if is_removed {
+                occupancy.removed(slot);
             }
             is_removed
         };
@@ -272,6 +281,14 @@ impl Shard {
         let of_slot = self.table.find(key).and_then(|slot| slot.state.reservation());
         if let Some(reservation) = of_slot.filter(|it| !it.is_settled) {
             self.reservations.get_or_insert_default().add(key, reservation);
+        }
+    }
+
+    /// The owner from which a reservation of this token came may have refused hits for it, which
+    /// nodes remember.
+    pub(super) fn may_have_refused(&mut self, token: u64) {
+        if let Some(reservations) = &mut self.reservations {
+            reservations.has_refused(token);
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::domains::Domains;
 use super::key::KeyHash;
+use super::occupancy::{InStore, Occupancy};
 use super::options::Options;
 use super::overflow::Overflow;
 use super::pages::PageIndex;
@@ -19,6 +19,9 @@ use crate::units::Timestamp;
 
 /// Slots that [`Store::expire`] looks at under one lock.
 const EXPIRE_SLOTS: usize = 512;
+
+/// One in so many of `keys_max` is the most that there are of reservations, besides the counters.
+const RESERVATIONS_PART: usize = 4;
 
 /// All counters of a process.
 #[derive(Debug)]
@@ -78,8 +81,9 @@ pub(super) struct PaddedShard {
 const _: () = assert!(size_of::<PaddedShard>() == 256);
 
 impl PaddedShard {
-    fn new(keys_max: usize) -> Self {
-        let shard = Shard::new(keys_max);
+    fn new(keys_max: usize, reservations: &Arc<InStore>) -> Self {
+        let mut shard = Shard::new(keys_max);
+        shard.occupancy = Box::new(Occupancy::new(reservations));
         let page_index = Arc::clone(&shard.table.page_index);
         Self { shard: Mutex::new(shard), page_index }
     }
@@ -101,8 +105,11 @@ impl Store {
     pub fn new(options: Options) -> Self {
         let shards = options.shards();
         let keys_max = options.keys_max / shards;
+        // Rounded up, so that also a store for a few keys has one.
+        let reservations = Arc::new(InStore::new(options.keys_max.div_ceil(RESERVATIONS_PART)));
+        let shard = || PaddedShard::new(keys_max, &reservations);
         Self {
-            shards: std::iter::repeat_with(|| PaddedShard::new(keys_max)).take(shards).collect(),
+            shards: std::iter::repeat_with(shard).take(shards).collect(),
             overflow: Overflow::new(options.on_full),
             sync_from: AtomicUsize::new(0),
             replication_from: AtomicUsize::new(0),
@@ -130,8 +137,7 @@ impl Store {
     pub fn with_domain_keys(mut self, max: usize) -> Self {
         let of_shard = (max / self.shards.len()).max(1);
         for shard in &mut self.shards {
-            let domains = (max > 0).then(|| Box::new(Domains::new(of_shard)));
-            shard.shard.get_mut().domains = domains;
+            shard.shard.get_mut().occupancy.bound_domains((max > 0).then_some(of_shard));
         }
         self
     }

@@ -189,6 +189,63 @@ fn a_full_store_makes_no_reservation_and_counts_what_is_committed() {
 }
 
 #[test]
+fn reservations_of_one_descriptor_are_bounded_by_the_store_and_crowd_no_counter_out() {
+    const KEYS_MAX: usize = 100_000;
+    const RESERVATIONS: u128 = KEYS_MAX as u128 / 4;
+    let store = Store::new(Options { keys_max: KEYS_MAX, on_full: OnFull::Refuse, shards: None });
+    let of = counters(&[(Algorithm::FixedWindow, 1_000_000, Span::from_secs(86_400))]);
+    for id in 0..RESERVATIONS {
+        assert!(is_reserved(&reserve(&store, &of, id, 2, NOW)), "{id}");
+        assert_eq!(commit(&store, &of, id, 1, NOW).settled, Settled::Committed);
+    }
+    assert!(!is_reserved(&reserve(&store, &of, RESERVATIONS, 1, NOW)), "the store is full of them");
+    assert_eq!(commit(&store, &of, RESERVATIONS, 1, NOW).settled, Settled::Reported);
+    assert_eq!(left(&store, &of, NOW), 1_000_000 - 1 - 25_000, "and each was counted");
+    // The same token, so the same shard.
+    let others = (0..1_000).map(|tag| {
+        let key = KeyHash { token: of[0].key.token, tag: of[0].key.tag ^ (tag << 40) };
+        Counter { key, quota: of[0].quota }
+    });
+    for other in others {
+        assert!(store.check(&[other], Hits::ONE, NOW)[0].allowed);
+    }
+    // Ids are forgotten a minute after the end of their reservations.
+    assert!(is_reserved(&reserve(&store, &of, RESERVATIONS + 1, 1, seconds(121))));
+}
+
+#[test]
+fn a_commit_says_that_it_frees_something_after_an_extension_and_at_another_owner() {
+    let (store, of) = (empty_store(), a_minute(1_000));
+    assert!(is_reserved(&reserve(&store, &of, 1, 1_000, NOW)));
+    assert!(!store.check(&of, Hits::ONE, NOW)[0].allowed);
+    assert!(is_reserved(&reserve(&store, &of, 1, 1_000, seconds(1))));
+    let next = empty_store();
+    for counter in all_of(&store, seconds(1)) {
+        next.merge(counter, seconds(1));
+    }
+    for owner in [&store, &next] {
+        assert!(commit(owner, &of, 1, 10, seconds(2)).frees);
+        assert!(is_reserved(&reserve(owner, &of, 2, 10, seconds(2))));
+        assert!(!commit(owner, &of, 2, 10, seconds(2)).frees, "nothing was refused since");
+    }
+}
+
+#[test]
+fn a_reservation_grows_if_there_is_room_and_stays_as_it_is_otherwise() {
+    let (store, of) = (empty_store(), a_minute(100));
+    assert!(is_reserved(&reserve(&store, &of, 1, 10, NOW)));
+    assert!(is_reserved(&reserve(&store, &of, 1, 90, NOW)));
+    assert_eq!(left(&store, &of, NOW), 10);
+    assert!(!is_reserved(&reserve(&store, &of, 2, 11, NOW)));
+    let refused = reserve(&store, &of, 1, 101, NOW);
+    assert_eq!((is_reserved(&refused), refused.verdicts[0].remaining), (false, 10));
+    assert!(is_reserved(&reserve(&store, &of, 1, 20, NOW)), "less than before changes nothing");
+    assert_eq!(left(&store, &of, NOW), 10);
+    assert_eq!(commit(&store, &of, 1, 90, NOW).settled, Settled::Committed);
+    assert_eq!(left(&store, &of, NOW), 10);
+}
+
+#[test]
 fn a_log_of_overruns_has_no_more_entries_than_its_limit() {
     let (store, of) = (empty_store(), counters(&[(Algorithm::SlidingWindowLog, 10, MINUTE)]));
     for n in 0..1_000 {

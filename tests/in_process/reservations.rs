@@ -1,0 +1,202 @@
+//! Reservations and places of requests in flight, as a node decides them.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tidegate::config::Config;
+use tidegate::decide::{
+    CheckRequest, CommitRequest, Entered, LimitInFlight, Place, Reserve, ReserveRequest,
+};
+use tidegate::front::render;
+use tidegate::node::{self, Core};
+use tidegate_limiter::descriptor::{Descriptor, Entry};
+use tidegate_limiter::store::{ReservationId, Settled};
+use tidegate_limiter::units::{Hits, Timestamp};
+use tidegate_testkit::clock::ManualClock;
+use tidegate_testkit::in_process::{cluster, standalone};
+use tidegate_testkit::rules::book;
+use tidegate_testkit::wait::until;
+
+const RULES: &str = "
+domain: test
+descriptors:
+  - {key: tenant, rate_limit: {unit: day, requests_per_unit: 1000}}
+  - {key: model, rate_limit: {window: 2s, requests_per_unit: 200}}
+  - {key: both, concurrency: 12, node_concurrency: 8, rate_limit: {unit: day, requests_per_unit: 9}}
+  - {key: path, value: /a/*, share_threshold: true, concurrency: 3}
+  - {key: vip, rate_limit: {replaces: [{name: usual}], unlimited: true}}
+  - {key: usual, concurrency: 1, rate_limit: {name: usual, unit: day, requests_per_unit: 1000}}
+";
+
+struct Alone {
+    core: Arc<Core>,
+    clock: Arc<ManualClock>,
+}
+
+impl Alone {
+    async fn start() -> Self {
+        let (mut environment, _) = node::system_environment();
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
+        environment.clock = clock.clone();
+        Self { core: standalone(Config::default(), book(RULES), environment).await, clock }
+    }
+
+    async fn reserve(
+        &self,
+        of: &[(&str, &str)],
+        amount: u64,
+        id: Option<ReservationId>,
+    ) -> Option<ReservationId> {
+        let descriptors = &descriptors(of);
+        let request = ReserveRequest { domain: "test", descriptors, amount, ttl: None, id };
+        self.core.decider.reserve(request).await.id
+    }
+
+    async fn commit(&self, of: &[(&str, &str)], id: Option<ReservationId>, cost: u64) -> Settled {
+        let descriptors = &descriptors(of);
+        let request = CommitRequest { domain: "test", descriptors, id, cost };
+        self.core.decider.commit(request).await.expect("this node owns everything").settled
+    }
+
+    async fn left(&self, key: &str, value: &str) -> u32 {
+        use tidegate::decide::Decide;
+        let descriptors = &descriptors(&[(key, value)]);
+        let peek = CheckRequest { domain: "test", descriptors, hits: Hits::PEEK, for_envoy: false };
+        self.core.decider.decide(peek).await.statuses[0].verdicts[0].remaining
+    }
+
+    async fn enter(&self, of: &[(&str, &str)]) -> Option<Place> {
+        enter(&self.core, of).await
+    }
+}
+
+fn descriptors<'a>(of: &[(&'a str, &'a str)]) -> SmallVec<[Descriptor<'a>; 2]> {
+    let of = of.iter().map(|&(key, value)| Descriptor {
+        entries: vec![Entry { key, value }],
+        hits: None,
+        limit: None,
+    });
+    of.collect()
+}
+
+async fn enter(core: &Core, of: &[(&str, &str)]) -> Option<Place> {
+    let descriptors = &descriptors(of);
+    let request = CheckRequest { domain: "test", descriptors, hits: Hits::ONE, for_envoy: false };
+    match core.decider.enter(request).await {
+        Entered::Admitted(place) => Some(place.expect("it is limited")),
+        Entered::Refused(_) => None,
+    }
+}
+
+#[tokio::test]
+async fn descriptors_with_one_counter_are_reserved_and_counted_each() {
+    let node = Alone::start().await;
+    let twice = [("tenant", "a"), ("tenant", "a")];
+    let id = node.reserve(&twice, 100, None).await.expect("there is room");
+    assert_eq!(node.left("tenant", "a").await, 800);
+    assert_eq!(node.commit(&twice, Some(id), 70).await, Settled::Committed);
+    assert_eq!(node.left("tenant", "a").await, 860);
+    assert_eq!(node.commit(&twice, Some(id), 70).await, Settled::Again);
+    assert_eq!(node.commit(&twice, None, 30).await, Settled::Reported);
+    assert_eq!(node.left("tenant", "a").await, 800);
+    assert!(node.reserve(&twice, 401, None).await.is_none());
+    assert_eq!(node.left("tenant", "a").await, 800, "nothing is reserved of what was refused");
+}
+
+#[tokio::test]
+async fn an_extension_that_is_refused_leaves_what_was_reserved() {
+    let node = Alone::start().await;
+    let of = [("tenant", "a"), ("model", "m")];
+    let id = node.reserve(&of, 200, None).await.expect("there is room");
+    // The part of the short limit ends with its window, and another takes the room.
+    node.clock.advance(3_000_000_000);
+    node.reserve(&[("model", "m")], 200, None).await.expect("there is room");
+    assert!(node.reserve(&of, 200, Some(id)).await.is_none());
+    assert_eq!(node.left("tenant", "a").await, 800, "it is reserved still");
+    assert_eq!(node.commit(&of, Some(id), 200).await, Settled::Reported);
+    assert_eq!(node.left("tenant", "a").await, 800, "and counted");
+}
+
+#[tokio::test]
+async fn limits_in_flight_of_all_nodes_and_of_one_count_each_request_once() {
+    let node = Alone::start().await;
+    let mut places = Vec::new();
+    for _ in 0..8 {
+        places.push(node.enter(&[("both", "x")]).await.expect("of eight"));
+    }
+    assert!(node.enter(&[("both", "x")]).await.is_none());
+}
+
+#[tokio::test]
+async fn requests_in_flight_share_a_counter_and_are_replaced_as_hits_are() {
+    let node = Alone::start().await;
+    let mut places = Vec::new();
+    for value in ["/a/1", "/a/2", "/a/3"] {
+        places.push(node.enter(&[("path", value)]).await.expect("of three"));
+    }
+    assert!(node.enter(&[("path", "/a/4")]).await.is_none());
+
+    let _first = node.enter(&[("usual", "x")]).await.expect("of one");
+    assert!(node.enter(&[("usual", "x")]).await.is_none());
+    let descriptors = &descriptors(&[("usual", "x"), ("vip", "y")]);
+    let request = CheckRequest { domain: "test", descriptors, hits: Hits::ONE, for_envoy: false };
+    assert!(matches!(node.core.decider.enter(request).await, Entered::Admitted(None)));
+}
+
+#[tokio::test]
+async fn a_refusal_in_flight_names_no_window() {
+    let node = Alone::start().await;
+    let mut places = Vec::new();
+    for _ in 0..8 {
+        places.push(node.enter(&[("both", "x")]).await.expect("of eight"));
+    }
+    let descriptors = &descriptors(&[("both", "x")]);
+    let request = CheckRequest { domain: "test", descriptors, hits: Hits::ONE, for_envoy: false };
+    let Entered::Refused(response) = node.core.decider.enter(request).await else {
+        panic!("it is admitted");
+    };
+    let mut headers = http::HeaderMap::new();
+    render::headers(&response, &mut headers);
+    let policy = headers["ratelimit-policy"].to_str().unwrap();
+    assert!(policy.contains("q=8") && !policy.contains("w="), "{policy}");
+}
+
+/// As a proxy does when a client goes while the owner is asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_goes_while_it_enters_gives_its_place_back() {
+    let rules = "
+domain: test
+descriptors:
+  - {key: route, concurrency: 3}
+";
+    let nodes = cluster(&[("n1", "eu"), ("n2", "eu")], rules, |_| {}).await;
+    // Of so many routes some are owned by the other node.
+    let routes: Vec<String> = (0..16).map(|route| format!("r{route}")).collect();
+    for route in &routes {
+        for _ in 0..3 {
+            let of = [("route", route.as_str())];
+            let mut entering = pin!(enter(&nodes[0].core, &of));
+            let polled = entering.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            // Owned here, it is in at once, and leaves at once.
+            assert!(matches!(polled, Poll::Pending | Poll::Ready(Some(_))));
+        }
+    }
+    for route in &routes {
+        let of = [("route", route.as_str())];
+        let all_free = async || {
+            let mut places = Vec::new();
+            for _ in 0..3 {
+                places.push(enter(&nodes[1].core, &of).await.ok_or("not free yet")?);
+            }
+            Ok::<_, &str>(places)
+        };
+        // Far less than the ten seconds after which a place that is not renewed is free.
+        until("its places are free", Duration::from_secs(5), async || {
+            all_free().await.map(drop).map_err(str::to_owned)
+        })
+        .await;
+    }
+}
