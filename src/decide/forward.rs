@@ -3,7 +3,7 @@
 //! A check is counted once, whatever happens to the messages that carry it:
 //!
 //! - *Refused* (`NotOwner`) or *not sent* (no connection, an unresponsive peer, a full queue):
-//!   nothing was counted, so another node is tried. [`RoutingAttempts`] chooses it.
+//!   nothing was counted, so another node is tried (`owner_search.rs`).
 //! - *Lost* (the connection broke before the reply): the peer may have counted the check. It is
 //!   sent again under the same id to the same incarnation of the same node, which recognises it
 //!   (`dedup_cache.rs`), and to no other node.
@@ -24,26 +24,24 @@ use tidegate_cluster::backoff::exponential;
 use tidegate_cluster::mesh::codec::COMBINED_CHECKS;
 use tidegate_cluster::mesh::wire::{Call, Check, CombinedCheck, CombinedVerdicts, Grant, Reply};
 use tidegate_cluster::mesh::{CallError, Mesh, Peer, StreamClass, running};
-use tidegate_cluster::pki::Role;
 use tidegate_cluster::replication;
-use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::{KeyHash, Verdicts};
 use tidegate_limiter::units::{Hits, Span};
 use tidegate_ownership::identity::NodeId;
-use tidegate_ownership::route::Topology;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use super::check::VerdictSource;
 use super::combiner::{Joined, Leaving, WAIT_DIVISOR, Waiting};
-use super::decider::{Decider, Peers, Shared};
+use super::decider::{Decider, Shared};
 use super::grant_ledger::Holder;
 use super::held_grants::Unspent;
 use super::leased::{ask_of, granted_by};
 use super::limits::Limits;
 use super::outcome::{Forwarded, NoVerdict};
-use super::routing_attempts::{ATTEMPTS_MAX, Next, RoutingAttempts};
+use super::owner_search::{OwnerSearch, Target};
+use super::routing_attempts::ATTEMPTS_MAX;
 
 /// What became of a call with one or more checks.
 pub(super) struct OwnerVerdicts {
@@ -258,67 +256,52 @@ impl Decider {
         deadline: Instant,
         ask: Option<(u32, u32)>,
     ) -> Result<OwnerVerdicts, NoVerdicts> {
-        let unavailable = NoVerdicts::None(NoVerdict::Unavailable);
-        let Shared { node, peers, counters, next_check_id, .. } = &*self.shared;
-        let Some(Peers { mesh, .. }) = peers else { return Err(unavailable) };
-        let Some(KeyHash { token, .. }) = limits.key() else { return Err(unavailable) };
-        let scope = limits.scope;
-        let left = deadline.saturating_duration_since(Instant::now());
+        let Shared { node, next_check_id, .. } = &*self.shared;
+        let search = limits.key().and_then(|KeyHash { token, .. }| {
+            OwnerSearch::new(self, limits.scope, token, deadline)
+        });
+        let Some(mut search) = search else {
+            return Err(NoVerdicts::None(NoVerdict::Unavailable));
+        };
         let batch = Batch {
             id: next_check_id.fetch_add(1, Ordering::Relaxed),
             limits,
             hits,
             ask,
             deadline,
-            expires: running(node.clock.monotonic().plus(left.into())),
+            expires: running(node.clock.monotonic().plus(search.left().into())),
         };
-        let handed_to = || node.ownership.transferred_to(token);
-
-        let mut attempts = RoutingAttempts::new(scope, token);
-        attempts.not_owned_here(&node.topology.load(), handed_to());
         loop {
-            let topology = node.topology.load_full();
-            let has_leases = || self.has_leases(scope, token, &topology);
-            let target = match attempts.next(&topology, has_leases) {
-                Next::Try(target) => target,
-                Next::Wait(pause) => {
-                    wait(pause, deadline).await.map_err(NoVerdicts::None)?;
-                    continue;
+            let peer = match search.next().await.map_err(NoVerdicts::None)? {
+                Target::Peer(peer) => peer,
+                Target::Here => {
+                    let now = node.clock.now();
+                    let Some(verdicts) = self.decide_each_if_owned(limits, hits, now) else {
+                        search.not_owned_here();
+                        continue;
+                    };
+                    let is_confirmed = match self.awaiting_replica(limits, hits, &verdicts) {
+                        Some(hits) => {
+                            self.is_confirmed(&limits.counters, hits, search.left()).await
+                        }
+                        None => true,
+                    };
+                    let (grant, may_end_early) = (None, false);
+                    let reply = CombinedVerdicts { verdicts, is_confirmed, grant, may_end_early };
+                    return Ok(OwnerVerdicts::new(reply, VerdictSource::Local, None));
                 }
-                Next::GiveUp => return Err(unavailable),
             };
-            if attempts.count > 1 {
-                counters.retried.fetch_add(1, Ordering::Relaxed);
-            }
-            if target == topology.me {
-                let now = node.clock.now();
-                let Some(verdicts) = self.decide_each_if_owned(limits, hits, now) else {
-                    attempts.not_owner(handed_to());
-                    continue;
-                };
-                let is_confirmed = match self.awaiting_replica(limits, hits, &verdicts) {
-                    Some(hits) => {
-                        let left = deadline.saturating_duration_since(Instant::now());
-                        self.is_confirmed(&limits.counters, hits, left).await
-                    }
-                    None => true,
-                };
-                let (grant, may_end_early) = (None, false);
-                let reply = CombinedVerdicts { verdicts, is_confirmed, grant, may_end_early };
-                return Ok(OwnerVerdicts::new(reply, VerdictSource::Local, None));
-            }
-            let Some(peer) = connected(mesh, &target, &topology, deadline).await else { continue };
             let source = VerdictSource::Owner;
-            match batch.send(mesh, &peer, &topology.region).await {
+            match batch.send(search.mesh, &peer).await {
                 Attempt::Verdicts(reply) => {
                     return Ok(OwnerVerdicts::new(reply, source, Some((&peer, batch.id))));
                 }
-                Attempt::NotOwner(holder) => attempts.not_owner(holder),
+                Attempt::NotOwner(holder) => search.not_owner(holder),
                 Attempt::NotConnected => {}
-                Attempt::Overloaded => attempts.overloaded(),
+                Attempt::Overloaded => search.overloaded(),
                 Attempt::Lost => {
                     // Boxed: its state is large, and connections rarely break.
-                    let resent = Box::pin(self.resend(mesh, &peer, &batch)).await;
+                    let resent = Box::pin(self.resend(&search, &peer, &batch)).await;
                     self.give_lost_back(&batch, &peer);
                     let reply = resent.map_err(NoVerdicts::None)?;
                     return Ok(OwnerVerdicts::new(reply, source, None));
@@ -326,7 +309,7 @@ impl Decider {
                 Attempt::Separate => return Err(NoVerdicts::Separate),
                 Attempt::Failed => {
                     self.give_lost_back(&batch, &peer);
-                    return Err(unavailable);
+                    return Err(NoVerdicts::None(NoVerdict::Unavailable));
                 }
             }
         }
@@ -341,34 +324,25 @@ impl Decider {
         }
     }
 
-    /// Whether this node has every lease that it needs to decide the key at `token`, or to learn
-    /// who does: its own, and that of its region for a global key at home in it.
-    pub(super) fn has_leases(&self, scope: Scope, token: u64, topology: &Topology) -> bool {
-        let ownership = &self.shared.node.ownership;
-        let is_of_region = scope == Scope::Global && topology.homes().is_here(token);
-        ownership.has_lease() && (!is_of_region || ownership.has_region_lease())
-    }
-
     /// Sends a call again to the incarnation that `broken` was connected to, as often as the
     /// connection comes back in time.
     async fn resend(
         &self,
-        mesh: &Mesh,
+        search: &OwnerSearch<'_>,
         broken: &Peer,
         batch: &Batch<'_>,
     ) -> Result<CombinedVerdicts, NoVerdict> {
         let pauses = exponential(RECONNECT_MIN, RECONNECT_MAX).build();
         for pause in pauses.take(ATTEMPTS_MAX as usize) {
-            wait(pause, batch.deadline).await?;
-            let Some(peer) = mesh.peer(&broken.id) else { continue };
+            search.wait(pause).await?;
+            let Some(peer) = search.mesh.peer(&broken.id) else { continue };
             if peer.generation != broken.generation {
                 // The count of the old incarnation is lost, or survives at its replicas: another
                 // attempt might count a second time.
                 return Err(NoVerdict::Unavailable);
             }
             self.shared.counters.retried.fetch_add(1, Ordering::Relaxed);
-            let topology = self.shared.node.topology.load_full();
-            match batch.send(mesh, &peer, &topology.region).await {
+            match batch.send(search.mesh, &peer).await {
                 Attempt::Verdicts(reply) => return Ok(reply),
                 Attempt::NotConnected | Attempt::Overloaded | Attempt::Lost => {}
                 // It did not decide this time; the first time it may have. One incarnation speaks
@@ -396,8 +370,8 @@ impl OwnerVerdicts {
 }
 
 impl Batch<'_> {
-    /// One attempt of a node of `region` over one connection, within the time that is left.
-    async fn send(&self, mesh: &Mesh, peer: &Peer, region: &str) -> Attempt {
+    /// One attempt over one connection, within the time that is left.
+    async fn send(&self, mesh: &Mesh, peer: &Peer) -> Attempt {
         let Some((&hits, further)) = self.hits.split_first() else { return Attempt::Failed };
         let first = Check {
             id: self.id,
@@ -408,8 +382,10 @@ impl Batch<'_> {
             deadline: self.expires,
         };
         let is_combined = peer.version >= COMBINED_CHECKS;
-        let ask =
-            self.ask.filter(|_| is_combined).map(|ask| ask_of(region, peer, self.limits, ask));
+        let ask = self
+            .ask
+            .filter(|_| is_combined)
+            .map(|ask| ask_of(mesh.region(), peer, self.limits, ask));
         let call = if further.is_empty() && ask.is_none() {
             Call::Check(first)
         } else if is_combined {
@@ -472,27 +448,4 @@ fn of_check(
     }
     let decided = (verdicts.into(), *source);
     Ok(Forwarded { decided, may_end_early: *may_end_early })
-}
-
-/// The connection to `target`, which an edge opens now.
-async fn connected(
-    mesh: &Mesh,
-    target: &NodeId,
-    topology: &Topology,
-    deadline: Instant,
-) -> Option<Arc<Peer>> {
-    if mesh.role == Role::Core {
-        return mesh.peer(target);
-    }
-    let addr = topology.view.get(target)?.addr;
-    tokio::time::timeout_at(deadline, mesh.connect(target, addr)).await.ok()?
-}
-
-/// Waits for `pause`; fails at once when the deadline passes before.
-async fn wait(pause: Duration, deadline: Instant) -> Result<(), NoVerdict> {
-    if Instant::now() + pause >= deadline {
-        return Err(NoVerdict::Unavailable);
-    }
-    tokio::time::sleep(pause).await;
-    Ok(())
 }

@@ -57,6 +57,7 @@ mod negative_cache;
 mod outcome;
 mod overshoot;
 mod owner;
+mod owner_search;
 mod plan;
 mod region_limits;
 mod reserve;

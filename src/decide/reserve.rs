@@ -45,13 +45,13 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
-use super::decider::{Decider, Peers, Shared};
+use super::decider::{Decider, Shared};
 use super::fallback;
 use super::limits::Limits;
 use super::outcome::NoVerdict;
+use super::owner_search::{OwnerSearch, Target};
 use super::plan::{PlannedCheck, Planner, Plans};
 use super::region_limits::Shares;
-use super::routing_attempts::{Next, RoutingAttempts};
 
 /// The time to live of a reservation that names none.
 pub const TTL_DEFAULT: Span = Span::from_secs(60);
@@ -372,44 +372,34 @@ impl Decider {
         part: &Part,
         patience: Duration,
     ) -> Result<(Answer, VerdictSource), NoVerdict> {
-        let Shared { node, peers, .. } = &*self.shared;
+        let Shared { node, .. } = &*self.shared;
         let Part { limits, key, .. } = part;
-        let (scope, deadline) = (limits.scope, Instant::now() + patience);
-        let left = || deadline.saturating_duration_since(Instant::now());
-        let mut again = exponential(AGAIN_MIN, AGAIN_MAX).build();
-        let handed_to = || node.ownership.transferred_to(key.token);
+        let deadline = Instant::now() + patience;
         let here = || self.answer(part, node.clock.now());
         if let Some(answer) = here() {
-            return self.once_copied(part, answer, left()).await;
+            return self.once_copied(part, answer, patience).await;
         }
-        let Some(Peers { mesh, .. }) = peers else { return Err(NoVerdict::Unavailable) };
-        let mut attempts = RoutingAttempts::new(scope, key.token);
-        attempts.not_owned_here(&node.topology.load(), handed_to());
+        let search = OwnerSearch::new(self, limits.scope, key.token, deadline);
+        let mut search = search.ok_or(NoVerdict::Unavailable)?;
+        let mut again = exponential(AGAIN_MIN, AGAIN_MAX).build();
         loop {
-            let topology = node.topology.load_full();
-            let has_leases = || self.has_leases(scope, key.token, &topology);
-            let target = match attempts.next(&topology, has_leases) {
-                Next::Try(target) => target,
-                Next::Wait(pause) if pause < left() => {
-                    sleep(pause).await;
-                    continue;
-                }
-                Next::Wait(_) | Next::GiveUp => return Err(NoVerdict::Unavailable),
+            let peer = match search.next().await? {
+                Target::Peer(peer) => peer,
+                Target::Here => match here() {
+                    Some(answer) => return self.once_copied(part, answer, search.left()).await,
+                    None => {
+                        search.not_owned_here();
+                        continue;
+                    }
+                },
             };
-            if target == topology.me {
-                match here() {
-                    Some(answer) => return self.once_copied(part, answer, left()).await,
-                    None => attempts.not_owner(handed_to()),
-                }
-                continue;
-            }
-            let Some(peer) = mesh.peer(&target) else { continue };
             if peer.version < RESERVATIONS {
                 return Err(NoVerdict::Unavailable);
             }
-            let call = part.call(running(node.clock.monotonic().plus(left().into())));
+            let left = search.left();
+            let call = part.call(running(node.clock.monotonic().plus(left.into())));
             let source = VerdictSource::Owner;
-            match mesh.call_peer(&peer, StreamClass::Checks, call, left()).await {
+            match search.mesh.call_peer(&peer, StreamClass::Checks, call, left).await {
                 Ok(Reply::Reserved { verdicts, ttl }) => {
                     return Ok((Answer::Reserved(Reserved { verdicts, ttl }), source));
                 }
@@ -417,20 +407,16 @@ impl Decider {
                     let settlement = Settlement { settled, verdicts, frees: false };
                     return Ok((Answer::Committed(settlement), source));
                 }
-                Ok(Reply::NotOwner { holder, .. }) => attempts.not_owner(holder),
+                Ok(Reply::NotOwner { holder, .. }) => search.not_owner(holder),
                 Ok(Reply::Unconfirmed) => return Err(NoVerdict::Unconfirmed),
                 Ok(_) | Err(CallError::Timeout | CallError::Declined) => {
                     return Err(NoVerdict::Unavailable);
                 }
                 Err(CallError::NotConnected) => {}
-                Err(CallError::Unreachable | CallError::Busy) => attempts.overloaded(),
-                Err(CallError::Closed) => match again.next() {
-                    Some(pause) if pause < left() => {
-                        sleep(pause).await;
-                        attempts = RoutingAttempts::new(scope, key.token);
-                    }
-                    _ => return Err(NoVerdict::Unavailable),
-                },
+                Err(CallError::Unreachable | CallError::Busy) => search.overloaded(),
+                Err(CallError::Closed) => {
+                    search.begin_again(again.next().unwrap_or(AGAIN_MAX)).await?;
+                }
             }
         }
     }

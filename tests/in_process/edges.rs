@@ -6,11 +6,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tidegate::config::Config;
-use tidegate::decide::VerdictSource;
+use tidegate::decide::{CommitRequest, Reserve, ReserveRequest, VerdictSource};
 use tidegate_cluster::edge::HOMES;
 use tidegate_cluster::mesh::StreamClass;
 use tidegate_cluster::mesh::wire::{Call, Group, MapCall, Reply, Sync, SyncRole};
 use tidegate_cluster::pki::Authority;
+use tidegate_limiter::descriptor::{Descriptor, Entry};
+use tidegate_limiter::store::Settled;
 use tidegate_limiter::units::Span;
 use tidegate_ownership::Epoch;
 use tidegate_ownership::cluster_map::ClusterId;
@@ -169,6 +171,29 @@ async fn eventual_counts_of_edges_reach_all() {
             };
             tokio::time::timeout(TIMEOUT, refuses).await.expect("every node knows");
         }
+    }
+}
+
+/// It follows two cores, and calls the third as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edge_reserves_at_cores_that_it_does_not_follow() {
+    let authority = authority();
+    let cores = cluster_under(&authority, &CORES, RULES, |_| {}).await;
+    let patient = |config: &mut Config| config.cluster.deadline = Span::from_secs(2);
+    let edges = edges_with(&authority, &cores[..1], &["e"], patient).await;
+    let decider = &edges[0].core.decider;
+    for value in 0..12 {
+        let value = value.to_string();
+        let entries = vec![Entry { key: "strict", value: &value }];
+        let descriptors = &[Descriptor { entries, hits: None, limit: None }];
+        let (domain, amount) = ("test", 30);
+        let request = ReserveRequest { domain, descriptors, amount, ttl: None, id: None };
+        let id = decider.reserve(request).await.id;
+        assert!(id.is_some(), "{value}");
+        let commit = CommitRequest { domain, descriptors, id, cost: 10 };
+        let committed = decider.commit(commit).await.expect("an owner confirms it");
+        assert_eq!(committed.settled, Settled::Committed, "{value}");
+        assert_eq!(admitted(&[&edges[0], &cores[0]], "strict", &value, 30).await, 20);
     }
 }
 

@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate::decide::{CheckRequest, Decide};
+use tidegate::decide::{CheckRequest, CommitRequest, Decide, Reserve, ReserveRequest};
 use tidegate::node::Core;
 use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::policy::Scope;
-use tidegate_limiter::units::Hits;
+use tidegate_limiter::units::{Hits, Span};
 use tokio_util::sync::CancellationToken;
 
 use crate::dice::Dice;
-use crate::history::History;
-use crate::keys::{self, DOMAIN, KEYS_PER_KIND, Key, Kind, LEASED_KEYS_PER_KIND, SIMPLE};
+use crate::history::{Asked, History};
+use crate::keys::{self, DOMAIN, FEW_KEYS_PER_KIND, KEYS_PER_KIND, Key, Kind, RESERVED, SIMPLE};
+use crate::reservations::{Due, Reservations};
 
 /// The current load, shared by all clients.
 #[derive(Debug, Default)]
@@ -40,6 +41,7 @@ pub(crate) struct Listener {
     /// The run takes a minute and more.
     pub(crate) is_long: bool,
     pub(crate) history: History,
+    pub(crate) reservations: Reservations,
     pub(crate) traffic: Arc<Traffic>,
     /// Whether the rules of the node have other modes than at the start.
     pub(crate) has_other_modes: Arc<AtomicBool>,
@@ -49,6 +51,8 @@ pub(crate) struct Listener {
 
 /// Number of clients per node.
 pub(crate) const CLIENTS: usize = 3;
+/// The same that reserve.
+pub(crate) const RESERVING_CLIENTS: usize = 2;
 /// The key that is hot during [`Traffic::hot`].
 const HOT: Key = Key { kind: Kind::Strict, number: 0, region: 0 };
 /// Longest pause of a client between two requests.
@@ -61,6 +65,13 @@ const FLOOD_PAUSE_MAX_MS: u64 = 4;
 const LEASED_PAUSE_MAX_MS: (u64, u64) = (120, 1_200);
 /// The checks of such a burst, for one key; most from the same client, so that grants follow.
 const LEASED_BURSTS: [u64; 4] = [1, 4, 16, 40];
+/// Longest pause of a client that reserves, in runs of some seconds and in long ones.
+const RESERVING_PAUSE_MAX_MS: (u64, u64) = (60, 400);
+/// Amounts and times to live of reservations.
+const AMOUNTS: [u32; 5] = [3, 10, 25, 40, 70];
+const TTLS_MS: [u64; 4] = [150, 500, 1_200, 2_500];
+/// Share of the reservations of two keys at once.
+const BOTH_PPM: u32 = 200_000;
 /// Requests of a burst: more than one RPC stream carries at a time.
 const BURST: usize = tidegate_cluster::mesh::IN_FLIGHT_MAX + 200;
 const HALF_PPM: u32 = 500_000;
@@ -108,7 +119,7 @@ impl Listener {
                 () = self.closed.cancelled() => return,
                 () = tokio::time::sleep(pause) => {}
             }
-            let (kind, number) = (dice.pick(kinds), dice.below(LEASED_KEYS_PER_KIND));
+            let (kind, number) = (dice.pick(kinds), dice.below(FEW_KEYS_PER_KIND));
             let region = if kind.scope() == Scope::Global { 0 } else { self.region };
             let key = Key { kind, number, region };
             for _ in 0..dice.pick(&LEASED_BURSTS) {
@@ -119,6 +130,88 @@ impl Listener {
                 }
             }
         }
+    }
+
+    /// A client that reserves, and commits what any node reserved, until the listener is closed.
+    pub(crate) async fn run_reserving_client(self, mut dice: Dice) {
+        let (short, long) = RESERVING_PAUSE_MAX_MS;
+        let pause_max_ms = if self.is_long { long } else { short };
+        loop {
+            let pause = Duration::from_millis(dice.between(1, pause_max_ms));
+            tokio::select! {
+                biased;
+                () = self.closed.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            if !self.traffic.on.load(Ordering::Relaxed) {
+                continue;
+            }
+            let (kind, number) = (dice.pick(&RESERVED), dice.below(FEW_KEYS_PER_KIND));
+            let key = Key { kind, number, region: self.region };
+            match dice.below(10) {
+                0..3 if kind.is_strict() => self.check(key, 1).await,
+                0..6 => match self.reservations.due(&mut dice) {
+                    Some(due) => self.commit(due).await,
+                    None => self.reserve(key, &mut dice).await,
+                },
+                _ => self.reserve(key, &mut dice).await,
+            }
+        }
+    }
+
+    /// Reserves of `key`, or of all keys of its kind.
+    async fn reserve(&self, key: Key, dice: &mut Dice) {
+        let both = (0..FEW_KEYS_PER_KIND).map(|number| Key { number, ..key });
+        let keys = if dice.chance(BOTH_PPM) { both.collect() } else { vec![key] };
+        let (amount, ttl) = (dice.pick(&AMOUNTS), Span::from_millis(dice.pick(&TTLS_MS)));
+        let requests = self.record(&keys, 0, Asked::Reserve);
+        let reservation = self.reservations.begin(self.node, keys.clone(), amount, ttl, dice);
+        let values: Vec<String> = keys.iter().map(|key| key.number.to_string()).collect();
+        let descriptors = descriptors(&keys, &values);
+        let request = ReserveRequest {
+            domain: DOMAIN,
+            descriptors: &descriptors,
+            amount: u64::from(amount),
+            ttl: Some(ttl),
+            id: None,
+        };
+        let answer = self.core.decider.reserve(request).await;
+        for (at, request) in requests.into_iter().enumerate() {
+            self.history.record_response(request, &answer.response, at);
+        }
+        self.reservations.answered(reservation, &answer);
+    }
+
+    async fn commit(&self, due: Due) {
+        let Due { number, keys, id, cost, requests } = due;
+        let requests = if requests.is_empty() {
+            let requests = self.record(&keys, i64::from(cost), Asked::Commit);
+            self.reservations.requested(number, requests.clone());
+            requests
+        } else {
+            requests
+        };
+        let attempt = self.reservations.commit(number, self.node);
+        let values: Vec<String> = keys.iter().map(|key| key.number.to_string()).collect();
+        let descriptors = descriptors(&keys, &values);
+        let request = CommitRequest {
+            domain: DOMAIN,
+            descriptors: &descriptors,
+            id: Some(id),
+            cost: u64::from(cost),
+        };
+        let committed = self.core.decider.commit(request).await.ok();
+        let is_first = self.reservations.committed((number, attempt), committed.as_ref());
+        if let Some(committed) = committed.filter(|_| is_first) {
+            for (at, request) in requests.into_iter().enumerate() {
+                self.history.record_response(request, &committed.response, at);
+            }
+        }
+    }
+
+    fn record(&self, keys: &[Key], hits: i64, asked: Asked) -> Vec<usize> {
+        let record = |key: &Key| self.history.record_request(self.node, *key, hits, asked, false);
+        keys.iter().map(record).collect()
     }
 
     /// Sends more concurrent requests than one RPC stream carries, for a key that another node is
@@ -142,10 +235,10 @@ impl Listener {
     pub(crate) async fn check(&self, key: Key, hits: i64) {
         let is_loosened =
             key.kind == Kind::Loosened && self.has_other_modes.load(Ordering::Relaxed);
-        let number = self.history.record_request(self.node, key, hits, is_loosened);
-        let value = key.number.to_string();
-        let entries = vec![Entry { key: key.kind.name(), value: &value }];
-        let descriptors = [Descriptor { entries, hits: None, limit: None }];
+        let asked = Asked::Check;
+        let number = self.history.record_request(self.node, key, hits, asked, is_loosened);
+        let values = [key.number.to_string()];
+        let descriptors = descriptors(&[key], &values);
         let request = CheckRequest {
             domain: DOMAIN,
             descriptors: &descriptors,
@@ -153,7 +246,7 @@ impl Listener {
             for_envoy: true,
         };
         let response = self.core.decider.decide(request).await;
-        self.history.record_response(number, &response);
+        self.history.record_response(number, &response, 0);
     }
 
     fn draw(&self, dice: &mut Dice) -> Key {
@@ -180,6 +273,15 @@ impl Listener {
         let kinds = keys::kinds(self.regions);
         kinds.split_at(SIMPLE.min(kinds.len()))
     }
+}
+
+/// Those of `keys`, of which `values` has the numbers.
+fn descriptors<'a>(keys: &[Key], values: &'a [String]) -> Vec<Descriptor<'a>> {
+    let descriptor = |(key, value): (&Key, &'a String)| {
+        let entries = vec![Entry { key: key.kind.name(), value }];
+        Descriptor { entries, hits: None, limit: None }
+    };
+    keys.iter().zip(values).map(descriptor).collect()
 }
 
 /// A key of one of the other kinds, and the hits to request; negative ones are a refund.

@@ -92,6 +92,24 @@ pub(crate) enum Situation {
     HolderCrashed,
     /// The modes of rules changed under load.
     ModesChanged,
+    /// A reservation was committed at another node than the one that made it.
+    CommittedElsewhere,
+    /// A commit was sent again after it was confirmed, and counted nothing.
+    CommittedAgain,
+    /// A reservation ended before its commit came, which was a report.
+    CommittedLate,
+    /// An owner crashed between reserve and commit, and the next one knew the reservation.
+    ReservationSurvived,
+    /// A range was handed over between reserve and commit.
+    ReservationHandedOver,
+    /// A reservation was refused because of others.
+    ReservationRefused,
+    /// An edge reserved.
+    ReservedAtEdge,
+    EdgeStarted,
+    EdgeLeft,
+    EdgeCrashed,
+    EdgeCutOff,
     /// A request was answered by the fallback.
     FallbackAnswered,
     /// A key reached its limit.
@@ -99,7 +117,7 @@ pub(crate) enum Situation {
 }
 
 /// Every situation and its display name, in table order.
-pub(crate) const SITUATIONS: [(Situation, &str); 46] = [
+pub(crate) const SITUATIONS: [(Situation, &str); 57] = [
     (Situation::NoFaults, "no faults"),
     (Situation::PacketFaults, "packet loss, duplicates or delay"),
     (Situation::SlowPeer, "slow peer"),
@@ -144,6 +162,17 @@ pub(crate) const SITUATIONS: [(Situation, &str); 46] = [
     (Situation::GrantingOwnerCrashed, "owner crashed with grants outstanding"),
     (Situation::HolderCrashed, "holder crashed with a grant"),
     (Situation::ModesChanged, "mode changed by a reload"),
+    (Situation::CommittedElsewhere, "commit at another node"),
+    (Situation::CommittedAgain, "commit again"),
+    (Situation::CommittedLate, "commit after the end"),
+    (Situation::ReservationSurvived, "reservation survived its owner"),
+    (Situation::ReservationHandedOver, "reservation handed over"),
+    (Situation::ReservationRefused, "reservation refused"),
+    (Situation::ReservedAtEdge, "reservation at an edge"),
+    (Situation::EdgeStarted, "edge started"),
+    (Situation::EdgeLeft, "edge left"),
+    (Situation::EdgeCrashed, "edge crashed"),
+    (Situation::EdgeCutOff, "edge cut off"),
     (Situation::FallbackAnswered, "fallback answer"),
     (Situation::LimitReached, "limit reached"),
 ];

@@ -15,6 +15,8 @@ pub(crate) enum Fault {
     OneWayPartition { from: usize, to: usize },
     /// A node and those of `from` cannot reach each other; all others can.
     PartialPartition { node: usize, from: Vec<usize> },
+    /// No core and an edge reach each other, or they do again.
+    EdgeCut { edge: usize, is_cut: bool },
     /// Datagrams of the nodes of `from` do not reach those of `to`.
     OneWayCut { from: Vec<usize>, to: Vec<usize> },
     /// Links between regions lose and delay datagrams; all zero restores them.
@@ -97,6 +99,26 @@ pub(crate) struct Incident {
 }
 
 impl Fault {
+    /// The node that it is about, if it is one.
+    pub(crate) fn node(&self) -> Option<usize> {
+        match *self {
+            Self::Slow { node, .. }
+            | Self::EdgeCut { edge: node, .. }
+            | Self::PartialPartition { node, .. }
+            | Self::Wipe { node }
+            | Self::Recover { node }
+            | Self::Crash { node }
+            | Self::Start { node }
+            | Self::Leave { node }
+            | Self::Pause { node, .. }
+            | Self::Stop { node, .. }
+            | Self::ClockStep { node, .. }
+            | Self::Modes { node, .. }
+            | Self::Burst { node } => Some(node),
+            _ => None,
+        }
+    }
+
     /// Whether it changes the membership or may make the failure detector report a live node as
     /// failed. Either moves keys to other owners.
     pub(crate) fn moves_keys(&self) -> bool {
@@ -120,6 +142,7 @@ impl Fault {
             Self::Slow { delay_ms, .. } => delay_ms > TOLERATED_DELAY_MS,
             Self::Pause { for_ms, .. } | Self::Stop { for_ms, .. } => for_ms > TOLERATED_PAUSE_MS,
             Self::Heal
+            | Self::EdgeCut { .. }
             | Self::ClockStep { .. }
             | Self::ClocksSet { .. }
             | Self::Reload
@@ -147,6 +170,7 @@ impl Fault {
     pub(crate) fn disrupts_requests(&self) -> bool {
         match self {
             Self::PacketFaults { .. }
+            | Self::EdgeCut { .. }
             | Self::Slow { .. }
             | Self::Pause { .. }
             | Self::Stop { .. }

@@ -26,10 +26,21 @@ pub(crate) struct Record {
     pub(crate) key: Key,
     /// 0 reads the remaining hits, negative ones are given back.
     pub(crate) hits: i64,
+    pub(crate) asked: Asked,
     /// It was decided by an eventual rule which is another one most of the time.
     pub(crate) is_loosened: bool,
     /// `None` while pending, and for good when the process ended first.
     pub(crate) response: Option<Response>,
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Check,
+    /// No hits: it is what is committed later that counts.
+    Reserve,
+    /// Of its cost, from the first attempt to the first one that is confirmed.
+    Commit,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -52,18 +63,19 @@ impl History {
         node: usize,
         key: Key,
         hits: i64,
+        asked: Asked,
         is_loosened: bool,
     ) -> usize {
         let at_ms = self.time.millis();
-        let record = Record { at_ms, node, key, hits, is_loosened, response: None };
+        let record = Record { at_ms, node, key, hits, asked, is_loosened, response: None };
         let mut records = self.lock();
         records.push(record);
         records.len() - 1
     }
 
-    /// Records the response to request `number`.
-    pub(crate) fn record_response(&self, number: usize, response: &CheckResponse) {
-        let Some(status) = response.statuses.first() else { return };
+    /// Records the response to request `number`, which was for the descriptor `at` this position.
+    pub(crate) fn record_response(&self, number: usize, response: &CheckResponse, at: usize) {
+        let Some(status) = response.statuses.get(at) else { return };
         let remaining = status.verdicts.first().map_or(0, |verdict| verdict.remaining);
         let (is_allowed, source) = (response.allowed, status.source);
         let response = Response { at_ms: self.time.millis(), is_allowed, source, remaining };

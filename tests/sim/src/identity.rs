@@ -17,20 +17,23 @@ const VALIDITY: Validity = Validity {
     not_after: Timestamp::EPOCH.plus(Span::from_secs(100 * 365 * 86_400)),
 };
 
-/// Generates an identity for each node, of which `nodes` has the id and the region.
+/// Generates an identity for each node, of which `nodes` has the id and the region. Those after the
+/// first `cores` are edges.
 pub(crate) fn identities(
     nodes: &[(String, &str)],
+    cores: usize,
 ) -> Result<Vec<Identity>, Box<dyn std::error::Error>> {
     let authority = Authority::generate(VALIDITY)?;
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(authority.cert_pem().as_bytes())?)?;
     let roots = Arc::new(roots);
-    let identity = |(node, region): &(String, &str)| {
-        let issued = authority.issue(Bearer::core(node, region), VALIDITY)?;
+    let identity = |(at, (node, region)): (usize, &(String, &str))| {
+        let role = if at < cores { Role::Core } else { Role::Edge };
+        let issued = authority.issue(Bearer { node, region, role }, VALIDITY)?;
         Ok(Identity {
             node: node.clone(),
             region: (*region).to_owned(),
-            role: Role::Core,
+            role,
             roots: roots.clone(),
             chain: vec![CertificateDer::from_pem_slice(issued.cert_pem.as_bytes())?],
             key: Arc::new(PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes())?),
@@ -39,5 +42,5 @@ pub(crate) fn identities(
             validity: VALIDITY,
         })
     };
-    nodes.iter().map(identity).collect()
+    nodes.iter().enumerate().map(identity).collect()
 }

@@ -55,6 +55,14 @@ pub(crate) enum Kind {
     Switched,
     /// Leased, or eventual after some reloads.
     Loosened,
+    /// Strict, a window of a day, with reservations.
+    Reserved,
+    /// As `Reserved`, `durability: replicated`.
+    ReservedDurable,
+    /// As `Reserved`, leased.
+    ReservedLeased,
+    /// As `Reserved`, eventual.
+    ReservedEventual,
     /// New keys that fill the stores.
     Junk,
     /// `scope: global`, strict, `on_unavailable: deny`.
@@ -75,6 +83,8 @@ pub(crate) struct Selection {
     pub(crate) regions: usize,
     /// Those of leased rules as well.
     pub(crate) are_leased: bool,
+    /// Those with reservations as well.
+    pub(crate) are_reserved: bool,
 }
 
 /// One key.
@@ -122,12 +132,15 @@ const LEASED_IN_REGIONS: [Kind; 6] = [
     Kind::GlobalLeased,
     Kind::GlobalBrief,
 ];
+/// The kinds with reservations.
+pub(crate) const RESERVED: [Kind; 4] =
+    [Kind::Reserved, Kind::ReservedDurable, Kind::ReservedLeased, Kind::ReservedEventual];
 /// The first of [`CHECKED`] have requests of one hit, for one limit.
 pub(crate) const SIMPLE: usize = 6;
 /// Number of keys of each checked kind.
 pub(crate) const KEYS_PER_KIND: u64 = 6;
-/// The same of the kinds of leased rules: fewer, so that a key has a rate.
-pub(crate) const LEASED_KEYS_PER_KIND: u64 = 2;
+/// The same of the kinds of leased rules and with reservations: fewer, so that a key has a rate.
+pub(crate) const FEW_KEYS_PER_KIND: u64 = 2;
 /// Window of [`Kind::Brief`], in seconds.
 pub(crate) const BRIEF_SECONDS: u64 = 5;
 /// Windows of leased kinds that end during a run.
@@ -158,6 +171,10 @@ impl Kind {
             Self::LeasedShared => "leased-shared",
             Self::Switched => "switched",
             Self::Loosened => "loosened",
+            Self::Reserved => "reserved",
+            Self::ReservedDurable => "reserved-durable",
+            Self::ReservedLeased => "reserved-leased",
+            Self::ReservedEventual => "reserved-eventual",
             Self::Junk => "junk",
             Self::Global => "global",
             Self::GlobalDurable => "global-durable",
@@ -173,6 +190,11 @@ impl Kind {
             Self::Strict | Self::Durable | Self::Shared | Self::Layered => 60,
             Self::Weighted | Self::LeasedBrief | Self::LeasedBucket | Self::GlobalBrief => 80,
             Self::Leased | Self::LeasedDurable | Self::LeasedShared => 120,
+            // Reached by what is reserved most of the time.
+            Self::Reserved
+            | Self::ReservedDurable
+            | Self::ReservedLeased
+            | Self::ReservedEventual => 120,
             Self::LeasedLarge => 20_000,
             // Not reached by the usual load, so every lost hit is visible.
             Self::Bucket => 500,
@@ -217,6 +239,7 @@ impl Kind {
     /// Whether an answer waits for a replica.
     pub(crate) fn is_durable(self) -> bool {
         matches!(self, Self::Durable | Self::GlobalDurable | Self::LeasedDurable)
+            || self == Self::ReservedDurable
     }
 
     /// Whether each node has a share of the limit while the owner does not answer.
@@ -226,12 +249,16 @@ impl Kind {
 
     /// Whether the key's owner decides every hit, or has charged it before.
     pub(crate) fn is_strict(self) -> bool {
-        self != Self::Eventual
+        !matches!(self, Self::Eventual | Self::ReservedEventual)
+    }
+
+    pub(crate) fn is_reserved(self) -> bool {
+        RESERVED.contains(&self)
     }
 
     /// Whether the rule is leased, at least at the start.
     pub(crate) fn is_leased(self) -> bool {
-        LEASED.contains(&self) || self.is_divided()
+        LEASED.contains(&self) || self.is_divided() || self == Self::ReservedLeased
     }
 
     /// Whether each region decides a share of the limit.
@@ -263,7 +290,8 @@ impl Kind {
     /// The checked keys of this kind in `regions`, of which each counts its own.
     fn keys(self, regions: usize) -> impl Iterator<Item = Key> {
         let regions = if self.scope() == Scope::Global { 1 } else { regions };
-        let numbers = if self.is_leased() { LEASED_KEYS_PER_KIND } else { KEYS_PER_KIND };
+        let are_few = self.is_leased() || self.is_reserved();
+        let numbers = if are_few { FEW_KEYS_PER_KIND } else { KEYS_PER_KIND };
         (0..regions).flat_map(move |region| {
             (0..numbers).map(move |number| Key { kind: self, number, region })
         })
@@ -311,9 +339,10 @@ pub(crate) fn leased_kinds(regions: usize) -> &'static [Kind] {
 
 /// The checked keys of all kinds.
 pub(crate) fn checked(selection: Selection) -> impl Iterator<Item = Key> {
-    let Selection { regions, are_leased } = selection;
+    let Selection { regions, are_leased, are_reserved } = selection;
     let leased = if are_leased { leased_kinds(regions) } else { &[] };
-    kinds(regions).iter().chain(leased).flat_map(move |kind| kind.keys(regions))
+    let reserved = if are_reserved { &RESERVED[..] } else { &[] };
+    kinds(regions).iter().chain(leased).chain(reserved).flat_map(move |kind| kind.keys(regions))
 }
 
 /// The rules: before and after a reload of the same limits with one more rule that no request uses,
@@ -323,6 +352,9 @@ pub(crate) fn books(selection: Selection) -> [[Arc<Book>; 2]; 2] {
     let mut rules = RULES.to_owned();
     if selection.are_leased {
         rules.push_str(LEASED_RULES);
+    }
+    if selection.are_reserved {
+        rules.push_str(RESERVED_RULES);
     }
     if selection.regions > 1 {
         rules.push_str(GLOBAL_RULES);
@@ -452,6 +484,23 @@ const GLOBAL_LEASED_RULES: &str = "  - key: global-leased
     scope: global
     on_unavailable: deny
     rate_limit: {window: 5s, requests_per_unit: 80}
+";
+
+const RESERVED_RULES: &str = "  - key: reserved
+    on_unavailable: deny
+    rate_limit: {unit: day, requests_per_unit: 120}
+  - key: reserved-durable
+    durability: replicated
+    on_unavailable: deny
+    rate_limit: {unit: day, requests_per_unit: 120}
+  - key: reserved-leased
+    mode: leased
+    on_unavailable: deny
+    rate_limit: {unit: day, requests_per_unit: 120}
+  - key: reserved-eventual
+    mode: eventual
+    on_unavailable: deny
+    rate_limit: {unit: day, requests_per_unit: 120}
 ";
 
 const ONE_MORE: &str = "  - key: reloaded

@@ -9,8 +9,10 @@ pub(crate) struct Layout {
     pub(crate) names: Vec<&'static str>,
     /// How many of the first regions are homes of global keys; 0 without global keys.
     pub(crate) homes: usize,
-    /// The region of each node, those that start later included.
+    /// The region of each node, those that start later included; the last ones are edges.
     pub(crate) of_nodes: Vec<usize>,
+    /// Nodes of the role edge.
+    pub(crate) edges: usize,
     /// Milliseconds of a datagram from one region to another, either way.
     pub(crate) latency_ms: Vec<Vec<u64>>,
     /// `None` without `global.founders`: homes never change.
@@ -35,6 +37,7 @@ impl Layout {
             names: vec![ONLY],
             homes: 0,
             of_nodes: vec![0; nodes],
+            edges: 0,
             latency_ms: vec![vec![0]],
             failover: None,
         }
@@ -44,9 +47,24 @@ impl Layout {
         self.names[self.of_nodes[node]]
     }
 
-    /// The nodes of `region`, those that start later included.
+    /// Adds an edge of the first region.
+    pub(crate) fn add_edge(&mut self) {
+        self.of_nodes.push(0);
+        self.edges += 1;
+    }
+
+    /// The number of nodes that are no edges.
+    pub(crate) fn cores(&self) -> usize {
+        self.of_nodes.len() - self.edges
+    }
+
+    pub(crate) fn is_edge(&self, node: usize) -> bool {
+        node >= self.cores()
+    }
+
+    /// The cores of `region`, those that start later included.
     pub(crate) fn nodes(&self, region: usize) -> impl Iterator<Item = usize> {
-        let of_nodes = self.of_nodes.iter().enumerate();
+        let of_nodes = self.of_nodes[..self.cores()].iter().enumerate();
         of_nodes.filter(move |(_, of)| **of == region).map(|(node, _)| node)
     }
 

@@ -13,7 +13,8 @@
 //! every seed runs in a process of its own.
 //!
 //! Most seeds have faults of requests within some seconds in one region; [`membership`] and
-//! [`regions`] have one seed in ten each.
+//! [`regions`] have one seed in ten each. Some have leased rules, [`reservations`] or edges as
+//! well.
 //!
 //! [`scenario`] draws the faults, [`world`] runs the cluster and injects them, [`check`] compares
 //! the [`history`] with the bounds of [`guarantee`], [`coverage`] lists the situations that a suite
@@ -42,6 +43,7 @@ mod platter;
 mod regions;
 mod release;
 mod report;
+mod reservations;
 mod run;
 mod scenario;
 mod suite;
@@ -105,11 +107,12 @@ fn child(seed: u64, options: &Options) -> ExitCode {
 
 fn show(scenario: &Scenario) {
     println!(
-        "seed {}: {} of {} nodes at the start, latency up to {} ms, deadline {} ms, {} keys per \
-         node, clock offsets {:?} ms, {:?}",
+        "seed {}: {} of {} nodes at the start, {} edges, latency up to {} ms, deadline {} ms, {} keys \
+         per node, clock offsets {:?} ms, {:?}",
         scenario.seed,
         scenario.initial_nodes,
         scenario.nodes,
+        scenario.layout.edges,
         scenario.latency_max_ms,
         scenario.deadline_ms,
         scenario.keys_max,

@@ -125,6 +125,7 @@ pub(crate) fn draw(seed: u64) -> Scenario {
         clock_offsets_ms: (0..names).map(|_| dice.around(skew_ms)).collect(),
         clock_drifts_ppm: (0..names).map(|_| dice.around(drift_ppm)).collect(),
         has_leased_keys: false,
+        has_reserved_keys: false,
         incidents,
     }
 }

@@ -12,11 +12,12 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tidegate::config::Config;
 use tidegate::node::{Core, Setup};
-use tidegate_cluster::consensus::Saved;
+use tidegate_cluster::consensus::{Disk, MemoryDisk, Saved};
 use tidegate_cluster::environment::{Clock, Environment};
 use tidegate_cluster::global::Global;
 use tidegate_cluster::ownership::OwnedRanges;
-use tidegate_cluster::pki::Identity;
+use tidegate_cluster::pki::{Identity, Role};
+use tidegate_limiter::engine::preview;
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::{Counter, KeyHasher};
 use tidegate_limiter::units::Hits;
@@ -153,16 +154,22 @@ impl Node {
         versions: Versions,
     ) -> Result<(), String> {
         config.node.id.clone_from(&self.id);
+        config.node.role = self.identity.role;
         config.cluster.listen = Some(self.nic.addr);
         let node = NodeId::new(&self.id).map_err(|error| error.to_string())?;
         let identity = Some(self.identity.clone());
         let setup = Setup { config, node, identity, book: book.clone(), http: None };
+        // An edge keeps nothing on a disk.
+        let disk: Arc<dyn Disk> = match self.identity.role {
+            Role::Core => Arc::new(self.disk.clone()),
+            Role::Edge => Arc::new(MemoryDisk::default()),
+        };
         self.clock.start();
         let environment = Environment {
             clock: self.clock.clone() as Arc<dyn Clock>,
             entropy: Arc::new(entropy),
             net: Arc::new(SimNet(self.nic.clone())),
-            disk: Arc::new(self.disk.clone()),
+            disk,
             versions,
         };
         let runtime = runtime()?;
@@ -325,9 +332,12 @@ fn runtime() -> Result<Runtime, String> {
 }
 
 impl Process {
-    /// Whether it is a member and has its ranges, so that the product would open its listeners.
+    /// Whether the product would open its listeners: it is a member and has its ranges, or is an
+    /// edge that knows where keys are decided.
     pub(crate) fn has_joined(&self) -> bool {
-        self.core.joined.as_ref().is_none_or(|joined| joined.is_member.is_cancelled())
+        let Core { joined, edge, .. } = &*self.core;
+        joined.as_ref().is_some_and(|joined| joined.is_member.is_cancelled())
+            || edge.as_ref().is_some_and(|edge| edge.is_open.is_cancelled())
     }
 
     /// Whether it would decide the strict key at `token` now.
@@ -343,12 +353,16 @@ impl Process {
         listener: Listener,
         clients: impl Iterator<Item = (Dice, Dice)>,
         leased: Option<Dice>,
+        reserving: Vec<Dice>,
     ) {
         for (dice, heavy) in clients {
             self.runtime.spawn(listener.clone().run_client(dice, heavy));
         }
         if let Some(dice) = leased {
             self.runtime.spawn(listener.clone().run_leased_client(dice));
+        }
+        for dice in reserving {
+            self.runtime.spawn(listener.clone().run_reserving_client(dice));
         }
         self.listener = Some(listener);
     }
@@ -399,9 +413,17 @@ impl Process {
         self.count_of(&key.counter(hasher))
     }
 
-    /// The same of one counter.
+    /// The same of one counter. What is reserved beside it is not counted.
     pub(crate) fn count_of(&self, counter: &Counter) -> u32 {
         let (store, now) = (&self.core.store, self.core.clock.now());
+        if let Some(stored) = store.get(counter.key, now) {
+            let remaining = preview(&stored.state, &counter.quota, Hits::PEEK, now).remaining;
+            return counter.quota.limit().saturating_sub(remaining);
+        }
+        if store.stats().overflowed == 0 {
+            return 0;
+        }
+        // It may share a counter.
         let verdicts = store.check(&[*counter], Hits::PEEK, now);
         counter.quota.limit().saturating_sub(verdicts[0].remaining)
     }
@@ -426,8 +448,8 @@ impl Process {
 
     /// Calls that its mesh did not send: no connection, an unresponsive peer or a full queue.
     pub(crate) fn unsent(&self) -> u64 {
-        let mesh = self.core.joined.as_ref().map(|joined| &joined.mesh.counters);
-        mesh.map_or(0, |counters| counters.unsent.load(Ordering::Relaxed))
+        let counters = self.core.mesh().map(|mesh| &mesh.counters);
+        counters.map_or(0, |counters| counters.unsent.load(Ordering::Relaxed))
     }
 
     pub(crate) fn is_leaving(&self) -> bool {

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::scenario::{LEASED_DIGIT, MEMBERSHIP_DIGIT, REGIONS_DIGIT, seed_ending_in};
+use crate::scenario::{
+    EDGES_DIGIT, LEASED_DIGIT, MEMBERSHIP_DIGIT, REGIONS_DIGIT, RESERVED_DIGIT, seed_ending_in,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Job {
@@ -33,7 +35,8 @@ pub(crate) struct Options {
 }
 
 pub(crate) const USAGE: &str = "usage: sim [--seeds N] [--from S] [--seed S] [--show] \
-    [--membership | --regions | --leased] [--until-failure] [--jobs N] [--logs DIR]";
+    [--membership | --regions | --leased | --reserved | --edges] [--until-failure] [--jobs N] \
+    [--logs DIR]";
 const SEEDS: u64 = 200;
 /// With fewer seeds, an unreached situation is no failure.
 const COVERAGE_SEEDS_MIN: u64 = 100;
@@ -66,6 +69,8 @@ impl Options {
                 "--membership" => digit = Some(MEMBERSHIP_DIGIT),
                 "--regions" => digit = Some(REGIONS_DIGIT),
                 "--leased" => digit = Some(LEASED_DIGIT),
+                "--reserved" => digit = Some(RESERVED_DIGIT),
+                "--edges" => digit = Some(EDGES_DIGIT),
                 "--until-failure" => ends_at_failure = true,
                 "--child" => is_child = true,
                 "--show" => is_show = true,
@@ -116,6 +121,8 @@ mod tests {
         assert_eq!(from("--membership --from 16"), Ok([25, 35]));
         assert_eq!(from("--regions --from 16"), Ok([17, 27]));
         assert_eq!(from("--leased"), Ok([4, 14]));
+        assert_eq!(from("--reserved"), Ok([9, 19]));
+        assert_eq!(from("--edges"), Ok([6, 16]));
         for wrong in ["--seeds", "--seeds x", "--show", "--unknown"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

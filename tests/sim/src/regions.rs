@@ -140,6 +140,7 @@ pub(crate) fn draw(seed: u64) -> Scenario {
         clock_offsets_ms: (0..nodes).map(|_| dice.around(skew_ms)).collect(),
         clock_drifts_ppm: (0..nodes).map(|_| dice.around(drift_ppm)).collect(),
         has_leased_keys: false,
+        has_reserved_keys: false,
         incidents,
     }
 }
@@ -165,7 +166,7 @@ fn draw_layout(dice: &mut Dice) -> Layout {
     let latency_ms = regions.clone().map(row).collect();
     let (auto, manual) = (Some(Failover::Auto), Some(Failover::Manual));
     let failover = dice.pick(&[auto, auto, auto, auto, manual, None]);
-    Layout { names, homes, of_nodes, latency_ms, failover }
+    Layout { names, homes, of_nodes, edges: 0, latency_ms, failover }
 }
 
 impl Draft {

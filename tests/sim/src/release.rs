@@ -10,7 +10,7 @@ use tidegate_cluster::mesh::codec::{COMBINED_CHECKS, VERSION, VERSIONS};
 use tidegate_ownership::Versions;
 
 use crate::dice::Dice;
-use crate::layout::Layout;
+use crate::scenario::Scenario;
 
 #[derive(Debug)]
 pub(crate) struct Releases {
@@ -27,9 +27,12 @@ const UPGRADES_PPM: u32 = 250_000;
 const OLDER_PPM: u32 = 500_000;
 
 impl Releases {
-    pub(crate) fn draw(seed: u64, initial_nodes: usize, layout: &Layout) -> Self {
-        let mut dice = Dice::new(seed, "releases");
-        if !dice.chance(UPGRADES_PPM) {
+    pub(crate) fn draw(scenario: &Scenario) -> Self {
+        let Scenario { seed, initial_nodes, layout, .. } = scenario;
+        let mut dice = Dice::new(*seed, "releases");
+        // The older release knows neither reservations nor edges.
+        let has_news = scenario.has_reserved_keys || layout.edges > 0;
+        if !dice.chance(UPGRADES_PPM) || has_news {
             return Self { older: Vec::new() };
         }
         // A node of the older release cannot join once all others of its region are upgraded.
@@ -37,7 +40,7 @@ impl Releases {
             layout.names.iter().map(|_| dice.chance(OLDER_PPM)).collect();
         are_older[0] = true;
         let is_older = |node: &usize| are_older[layout.of_nodes[*node]];
-        Self { older: (0..initial_nodes).filter(is_older).collect() }
+        Self { older: (0..*initial_nodes).filter(is_older).collect() }
     }
 
     /// What a process of `node` speaks, after so many earlier ones.

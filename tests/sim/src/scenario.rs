@@ -13,7 +13,7 @@ pub(crate) struct Scenario {
     pub(crate) seed: u64,
     pub(crate) family: Family,
     pub(crate) layout: Layout,
-    /// Number of nodes, including those that start later.
+    /// Number of nodes that are no edges, including those that start later.
     pub(crate) nodes: usize,
     /// Nodes that start at the beginning; the others start by [`Fault::Start`].
     pub(crate) initial_nodes: usize,
@@ -35,6 +35,8 @@ pub(crate) struct Scenario {
     pub(crate) clock_drifts_ppm: Vec<i64>,
     /// Whether it has keys of leased rules.
     pub(crate) has_leased_keys: bool,
+    /// Whether it has keys with reservations.
+    pub(crate) has_reserved_keys: bool,
     /// Sorted by time; includes the end of every fault that lasts.
     pub(crate) incidents: Vec<Incident>,
 }
@@ -67,6 +69,21 @@ pub(crate) const REGIONS_DIGIT: u64 = 7;
 const LEASED_DIGITS: [u64; 2] = [2, LEASED_DIGIT];
 pub(crate) const LEASED_DIGIT: u64 = 4;
 const LEASED_TENS: [u64; 2] = [3, 8];
+/// Of the other seeds those that end in one of these have reservations; of the membership scenarios
+/// those whose last but one digit is one of the tens.
+const RESERVED_DIGITS: [u64; 2] = [EDGES_DIGIT, RESERVED_DIGIT];
+pub(crate) const RESERVED_DIGIT: u64 = 9;
+const RESERVED_TENS: [u64; 2] = [EDGES_TENS, 9];
+/// The same of those with edges.
+pub(crate) const EDGES_DIGIT: u64 = 6;
+const EDGES_TENS: u64 = 1;
+const EDGES_MAX: u64 = 3;
+/// Of the load one fault of an edge at most falls into such a time.
+const EDGE_FAULT_EVERY_MS: u64 = 2_500;
+/// How long an edge is away.
+const EDGE_AWAY_MS: (u64, u64) = (700, 3_000);
+/// `cluster.deadline` where checks are to be exact: an edge opens a connection within it.
+const EDGE_DEADLINE_MS: u64 = 100;
 /// How many of a million runs with leased keys and faults change modes.
 const MODES_PPM: u32 = 666_667;
 /// From the first node that learns of other modes to the last.
@@ -84,6 +101,7 @@ const LAST_FAULT_MS: u64 = 8_500;
 pub(crate) const SETTLING_MS: u64 = 5_000;
 /// Enough for the checked keys, too small for a flood.
 const KEYS_MAX_SMALL: usize = 400;
+const KEYS_MAX_LARGE: usize = 100_000;
 /// Smallest cluster.
 const NODES_MIN: usize = 3;
 const HALF_PPM: u32 = 500_000;
@@ -160,6 +178,8 @@ impl Scenario {
         };
         scenario.set_all_clocks();
         scenario.lease_keys();
+        scenario.reserve_keys();
+        scenario.add_edges();
         scenario
     }
 
@@ -185,9 +205,80 @@ impl Scenario {
         self.incidents.sort_by_key(|incident| incident.at_ms);
     }
 
+    fn reserve_keys(&mut self) {
+        self.has_reserved_keys = match self.seed % 10 {
+            MEMBERSHIP_DIGIT => RESERVED_TENS.contains(&(self.seed / 10 % 10)),
+            digit => RESERVED_DIGITS.contains(&digit),
+        };
+        if self.has_reserved_keys && !self.may_fill_stores() {
+            // A reservation is a key until it is forgotten.
+            self.keys_max = KEYS_MAX_LARGE;
+        }
+    }
+
+    /// Adds edges: some start late, leave, crash, are cut off or paused, and their clocks step.
+    fn add_edges(&mut self) {
+        let has_edges = match self.seed % 10 {
+            MEMBERSHIP_DIGIT => self.seed / 10 % 10 == EDGES_TENS,
+            digit => digit == EDGES_DIGIT,
+        };
+        if !has_edges {
+            return;
+        }
+        let is_fault_free = self.incidents.is_empty();
+        if is_fault_free {
+            self.deadline_ms = EDGE_DEADLINE_MS;
+        }
+        // Dice of its own, so that a seed keeps its other faults.
+        let mut dice = Dice::new(self.seed, "edges");
+        let last_ms = self.load_ms.saturating_sub(LOAD_MS - LAST_FAULT_MS);
+        for _ in 0..dice.between(1, EDGES_MAX) {
+            let edge = self.layout.of_nodes.len();
+            self.layout.add_edge();
+            let skew_ms = dice.pick(&[0, 500, 3_000]);
+            self.clock_offsets_ms.push(dice.around(skew_ms));
+            self.clock_drifts_ppm.push(dice.around(DRIFT_PPM_MAX));
+            let late_ms = dice.below(last_ms / 2);
+            let at_ms = dice.pick(&[0, 0, late_ms]);
+            self.incidents.push(Incident { at_ms, fault: Fault::Start { node: edge } });
+        }
+        for _ in 0..dice.below(self.load_ms / EDGE_FAULT_EVERY_MS + 1) {
+            self.add_edge_fault(&mut dice, last_ms, is_fault_free);
+        }
+        self.incidents.sort_by_key(|incident| incident.at_ms);
+    }
+
+    fn add_edge_fault(&mut self, dice: &mut Dice, last_ms: u64, is_planned: bool) {
+        let edge = self.layout.cores() + dice.index(self.layout.edges);
+        let at_ms = dice.between(500, last_ms - EDGE_AWAY_MS.1);
+        let end_ms = at_ms + dice.between(EDGE_AWAY_MS.0, EDGE_AWAY_MS.1);
+        let start = Fault::Start { node: edge };
+        let kind = if is_planned { 0 } else { dice.below(6) };
+        let (fault, end) = match kind {
+            0 => (Fault::Leave { node: edge }, Some(start)),
+            1 => (Fault::Crash { node: edge }, Some(start)),
+            2 | 3 => {
+                let cut = |is_cut| Fault::EdgeCut { edge, is_cut };
+                (cut(true), Some(cut(false)))
+            }
+            4 => {
+                let for_ms = dice.pick(&[50, 300, 1_000, 2_000]);
+                let is_machine = dice.chance(HALF_PPM);
+                let paused = Fault::Pause { node: edge, for_ms };
+                let stopped = Fault::Stop { node: edge, for_ms };
+                (if is_machine { stopped } else { paused }, None)
+            }
+            _ => (Fault::ClockStep { node: edge, by_ms: dice.around(5_000) }, None),
+        };
+        self.incidents.push(Incident { at_ms, fault });
+        let end = end.map(|fault| Incident { at_ms: end_ms, fault });
+        self.incidents.extend(end);
+    }
+
     /// Which keys it has.
     pub(crate) fn selection(&self) -> Selection {
-        Selection { regions: self.layout.names.len(), are_leased: self.has_leased_keys }
+        let (are_leased, are_reserved) = (self.has_leased_keys, self.has_reserved_keys);
+        Selection { regions: self.layout.names.len(), are_leased, are_reserved }
     }
 
     /// In some runs with faults the system clocks of all machines are set at once, by the same. All
@@ -210,7 +301,7 @@ impl Scenario {
         let is_fault_free = seed.is_multiple_of(FAULT_FREE_EVERY);
         let latency_max_ms = dice.below(3);
         let deadline_ms = dice.pick(&[10, 20, 50]);
-        let keys_max = dice.pick(&[KEYS_MAX_SMALL, 100_000]);
+        let keys_max = dice.pick(&[KEYS_MAX_SMALL, KEYS_MAX_LARGE]);
         let skew_ms = dice.pick(&[0, 20, 500, 3_000]);
         let clock_offsets_ms = (0..nodes).map(|_| dice.around(skew_ms)).collect();
         let mut draft =
@@ -249,6 +340,7 @@ impl Scenario {
             clock_offsets_ms,
             clock_drifts_ppm,
             has_leased_keys: false,
+            has_reserved_keys: false,
             incidents,
         }
     }

@@ -221,6 +221,15 @@ fn a_check_does_not_wait_for_a_grant_until_it_is_too_late() {
     passes(100_734);
 }
 
+/// A core was killed and started again. An edge that did not follow it kept its connection to the
+/// process before, and answered for the keys of that core by `on_unavailable` until it had ended.
+#[test]
+fn an_edge_dials_a_core_that_was_started_again() {
+    for seed in [126, 276] {
+        passes(seed);
+    }
+}
+
 fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();

@@ -271,6 +271,10 @@ impl Mesh {
             tokio::pin!(admitted);
             admitted.as_mut().enable();
             if let Some(peer) = self.peer(id) {
+                // A core that has started again dials no edge. Calls fail at once until it answers.
+                if peer.is_lost() {
+                    self.request_dial(addr);
+                }
                 return Some(peer);
             }
             if !self.registry.is_dialing(addr) && !self.has_room() {

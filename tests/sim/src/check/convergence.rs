@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::Case;
 use crate::fault::Awaited;
-use crate::keys::{self, Key, Kind};
+use crate::keys::{self, Key};
+use crate::world::Crash;
 
 /// After a death another node owns a key, and has a replica, within this time.
 const COPIED_WITHIN_MS: u64 = 2_000;
@@ -22,6 +23,7 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
     let mut running: Vec<&str> = world
         .nodes
         .iter()
+        .take(case.scenario.layout.cores())
         .filter(|node| node.process.is_some())
         .map(|node| node.id.as_str())
         .collect();
@@ -40,6 +42,9 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
         found.push(format!("{} different view epochs", epochs.len()));
     }
     found.extend(world.missing(Awaited::AllOwned));
+    if let Some(epochs) = world.changed_by_edges(case.scenario) {
+        found.push(format!("edges changed the map: {epochs:?}"));
+    }
     if case.scenario.layout.has_global_keys() {
         found.extend(world.missing(Awaited::GlobalSettled));
     }
@@ -58,7 +63,9 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
 
 /// Whether the owner of a key and its replica may have died before another had a copy.
 fn has_lost_copies(case: &Case<'_, '_>) -> bool {
-    let mut crashes: Vec<u64> = case.world.crashes.iter().map(|crash| crash.at_ms).collect();
+    let is_core = |crash: &&Crash| !case.scenario.layout.is_edge(crash.node);
+    let crashes = case.world.crashes.iter().filter(is_core);
+    let mut crashes: Vec<u64> = crashes.map(|crash| crash.at_ms).collect();
     crashes.sort_unstable();
     crashes.windows(2).any(|pair| pair[1] - pair[0] <= COPIED_WITHIN_MS)
 }
@@ -87,7 +94,7 @@ fn differing_counts(case: &Case<'_, '_>, key: Key) -> Option<String> {
         || case.scenario.may_fill_stores()
         // A read brings a node a grant.
         || key.kind.is_leased()
-        || key.kind == Kind::Eventual && (is_hardly_used || has_lost_copies(case));
+        || !key.kind.is_strict() && (is_hardly_used || has_lost_copies(case));
     (!is_equal && !may_differ)
         .then(|| format!("{key}: nodes report different remaining hits: {verdicts:?}"))
 }

@@ -4,7 +4,7 @@
 use tidegate_limiter::policy::Scope;
 
 use super::Case;
-use crate::history::Record;
+use crate::history::{Asked, Record};
 use crate::world::Stall;
 
 /// A response that arrives in one step is recorded in the next, and the timers of the attempts of
@@ -25,9 +25,12 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
     let stalls = &case.world.stalls;
     let late: Vec<String> = case.world.history.with(|records| {
         let numbered = records.iter().enumerate();
+        // A commit waits for an owner (`reserved.rs`).
+        let numbered = numbered.filter(|(_, record)| record.asked != Asked::Commit);
         let late = numbered.filter(|(_, record)| {
             let until_ms = record.response.map_or(end_ms, |response| response.at_ms);
-            until_ms - record.at_ms > deadline_ms(record) && !is_excused(record, until_ms, stalls)
+            until_ms - record.at_ms > deadline_ms(record)
+                && !is_excused(record.node, record.at_ms, until_ms, stalls)
         });
         let reports = late.map(|(number, record)| match record.response {
             Some(response) => {
@@ -42,9 +45,9 @@ pub(super) fn check(case: &mut Case<'_, '_>) {
     }
 }
 
-/// Whether the node was paused or ended while the request was pending.
-fn is_excused(record: &Record, until_ms: u64, stalls: &[Stall]) -> bool {
-    stalls.iter().any(|stall| {
-        stall.node == record.node && stall.from_ms <= until_ms && stall.to_ms >= record.at_ms
-    })
+/// Whether the node was paused or ended while a request was pending.
+pub(super) fn is_excused(node: usize, from_ms: u64, until_ms: u64, stalls: &[Stall]) -> bool {
+    stalls
+        .iter()
+        .any(|stall| stall.node == node && stall.from_ms <= until_ms && stall.to_ms >= from_ms)
 }

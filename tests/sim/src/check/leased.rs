@@ -28,7 +28,7 @@ const WINDOWS: u64 = 3;
 const USED_MIN_PERCENT: u64 = 98;
 
 pub(super) fn check(case: &mut Case<'_, '_>) {
-    if !case.scenario.has_leased_keys {
+    if !case.scenario.has_leased_keys && !case.scenario.has_reserved_keys {
         return;
     }
     let mut found = grants_at_rest(case);
@@ -99,13 +99,17 @@ fn counted_at_rest(case: &Case<'_, '_>, key: Key, records: &[&Record]) -> Vec<St
         return found;
     }
     let refunded: u64 = records.iter().map(|it| it.hits.min(0).unsigned_abs()).sum();
-    let may_be_counted = admitted.saturating_sub(refunded)..=admitted;
+    // A commit counts beyond the limit, which the count does not show.
+    let most = if key.kind.is_reserved() { u64::from(key.kind.limit()) } else { u64::MAX };
+    let may_be_counted = admitted.saturating_sub(refunded).min(most)..=admitted.min(most);
     if counted.is_some_and(|counted| !may_be_counted.contains(counted)) {
         found.push(format!("{key}: {counted:?} hits are counted, {admitted} were admitted"));
     }
     let requested: u64 = records.iter().map(|it| u64::try_from(it.hits).unwrap_or(0)).sum();
     let limit = u64::from(key.kind.limit());
-    let has_demand = requested >= 2 * limit && case.scenario.incidents.is_empty();
+    // What is reserved is refused to others, and may cost nothing.
+    let is_asked_for = requested >= 2 * limit && !key.kind.is_reserved();
+    let has_demand = is_asked_for && case.scenario.incidents.is_empty();
     if has_demand && admitted * 100 < limit * USED_MIN_PERCENT {
         found.push(format!("{key}: {admitted} of {limit} were admitted of {requested} checked"));
     }

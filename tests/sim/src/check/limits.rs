@@ -4,6 +4,7 @@ use tidegate_limiter::engine::{State, decide};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 use super::Case;
+use super::reserved::excess;
 use crate::fault::Fault;
 use crate::guarantee::Losses;
 use crate::history::Record;
@@ -28,6 +29,8 @@ struct Tally {
     given_back: u64,
     /// By changes of the owner.
     losses: Losses,
+    /// Committed beyond what was reserved.
+    excess: u64,
 }
 
 pub(super) fn check(case: &mut Case<'_, '_>) {
@@ -54,6 +57,7 @@ fn tally(case: &Case<'_, '_>, key: Key, records: &[Record]) -> Tally {
     let mut tally = Tally {
         by_oracle: oracle_admitted(key, requests),
         losses: case.guarantee.losses(key, requests, &case.world.ledger.changes),
+        excess: case.world.reservations.with(|all| excess(key, all)),
         ..Tally::default()
     };
     for record in requests.iter().filter(|record| record.key == key) {
@@ -73,7 +77,8 @@ fn tally(case: &Case<'_, '_>, key: Key, records: &[Record]) -> Tally {
 }
 
 fn problems(case: &Case<'_, '_>, key: Key, tally: &Tally) -> Vec<&'static str> {
-    let Tally { requested, by_owner, fallbacks, by_oracle, counted, given_back, losses } = *tally;
+    let Tally { requested, by_owner, fallbacks, by_oracle, counted, given_back, losses, excess } =
+        *tally;
     let limit = u64::from(key.kind.limit());
     let mut found = Vec::new();
     // The shares of all nodes sum to the limit, but a region that is no home of global keys has one
@@ -83,8 +88,10 @@ fn problems(case: &Case<'_, '_>, key: Key, tally: &Tally) -> Vec<&'static str> {
     let others = layout.names.len() as u64 - homes;
     let shares =
         if key.kind == Kind::GlobalShared { limit + others * limit / (homes + 1) } else { limit };
+    // An edge that reaches no core has the whole limit.
+    let edges = layout.edges as u64;
     let fallback_max =
-        if key.kind.has_shares() { shares * (1 + membership_changes(case)) } else { 0 };
+        if key.kind.has_shares() { shares * (1 + membership_changes(case) + edges) } else { 0 };
     if fallbacks > fallback_max {
         found.push("the fallback admitted more hits than it may");
     }
@@ -98,7 +105,7 @@ fn problems(case: &Case<'_, '_>, key: Key, tally: &Tally) -> Vec<&'static str> {
     // Clients check leased keys seldom, so some are new then.
     let shared = case.guarantee.may_fill_stores && key.kind.is_leased();
     let windows = windows + u64::from(shared);
-    if by_owner > limit * windows + given_back + losses.hits {
+    if by_owner > limit * windows + given_back + losses.hits + excess {
         found.push("more hits admitted than the limit, the refunds and the losses");
     }
     if losses.unexplained > 0 {
@@ -111,14 +118,19 @@ fn problems(case: &Case<'_, '_>, key: Key, tally: &Tally) -> Vec<&'static str> {
     if !case.guarantee.may_fill_stores && counted.is_some_and(|counted| counted < kept) {
         found.push("admitted hits are lost");
     }
-    if !key.kind.is_leased() && counted.is_some_and(|counted| counted > requested) {
+    // A full store has a counter for the hits of several new keys.
+    let may_share = case.guarantee.may_fill_stores && key.kind.is_reserved();
+    let is_counted_alone = !key.kind.is_leased() && !may_share;
+    if is_counted_alone && counted.is_some_and(|counted| counted > requested) {
         found.push("hits are counted twice");
     }
     // A hit that no replica confirmed in time is counted and refused. So is one whose call brings a
     // grant, which waits for a replica.
     let may_lack_confirmation = key.kind.is_durable() || key.kind.is_leased();
     // Which of several hits pass depends on the order, and the second limit on the time.
-    let has_oracle = !matches!(key.kind, Kind::Weighted | Kind::Layered) && !key.kind.is_leased();
+    let has_oracle = !matches!(key.kind, Kind::Weighted | Kind::Layered)
+        && !key.kind.is_leased()
+        && !key.kind.is_reserved();
     let is_exact = case.guarantee.is_exact && !may_lack_confirmation;
     if is_exact && (has_oracle && by_owner != by_oracle || fallbacks > 0) {
         found.push("verdicts differ from those of one exact node");

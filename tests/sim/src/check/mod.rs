@@ -4,6 +4,7 @@ mod convergence;
 mod deadlines;
 mod leased;
 mod limits;
+mod reserved;
 mod situations;
 
 use crate::coverage::Situation;
@@ -16,21 +17,26 @@ pub(crate) struct Case<'a, 'b> {
     pub(crate) world: &'a mut World<'b>,
     pub(crate) scenario: &'a Scenario,
     pub(crate) guarantee: Guarantee,
+    /// Number of the first request after the load, of the keys that are then checked once more.
+    pub(crate) probes_from: usize,
     /// Number of the first request of the final read.
     pub(crate) final_read_from: usize,
 }
 
+/// Where the requests of clients end.
+pub(crate) struct Reads {
+    pub(crate) probes_from: usize,
+    pub(crate) final_read_from: usize,
+}
+
 /// Runs all checks.
-pub(crate) fn all(
-    world: &mut World<'_>,
-    scenario: &Scenario,
-    guarantee: Guarantee,
-    final_read_from: usize,
-) {
-    let mut case = Case { world, scenario, guarantee, final_read_from };
+pub(crate) fn all(world: &mut World<'_>, scenario: &Scenario, guarantee: Guarantee, reads: Reads) {
+    let Reads { probes_from, final_read_from } = reads;
+    let mut case = Case { world, scenario, guarantee, probes_from, final_read_from };
     deadlines::check(&mut case);
     limits::check(&mut case);
     leased::check(&mut case);
+    reserved::check(&mut case);
     convergence::check(&mut case);
     check_bounds(&mut case);
     situations::record(&mut case);

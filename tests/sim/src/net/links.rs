@@ -69,12 +69,16 @@ impl Links {
         })
     }
 
-    /// Whether no link inside of `region` has a fault.
+    /// Whether no link between cores of `region` has a fault.
     pub(crate) fn is_healthy_within(&self, region: usize) -> bool {
         let mut links = self.pairs();
         links.all(|(from, to, link)| {
             let of_nodes = &self.layout.of_nodes;
-            of_nodes[from] != region || of_nodes[to] != region || *link == Link::default()
+            let is_of_edge = self.layout.is_edge(from) || self.layout.is_edge(to);
+            is_of_edge
+                || of_nodes[from] != region
+                || of_nodes[to] != region
+                || *link == Link::default()
         })
     }
 
@@ -97,14 +101,16 @@ impl Links {
             })
     }
 
-    /// Whether a link of `node` inside of its region has a fault that may cost it its lease, or its
-    /// replica.
+    /// Whether a link of `node` to a core of its region has a fault that may cost it its lease, or
+    /// its replica.
     pub(crate) fn isolates(&self, node: usize) -> bool {
         let may_isolate = |link: &Link| {
             link.is_cut || link.bytes_max.is_some() || loses_pings(link.loss_ppm, link.delay_ms)
         };
         self.pairs().any(|(from, to, link)| {
-            (from == node || to == node) && self.layout.are_together(from, to) && may_isolate(link)
+            let are_cores = !self.layout.is_edge(from) && !self.layout.is_edge(to);
+            let is_of_node = from == node || to == node;
+            is_of_node && are_cores && self.layout.are_together(from, to) && may_isolate(link)
         })
     }
 

@@ -113,6 +113,9 @@ impl World<'_> {
                 _ => {
                     let process = self.nodes[owner.node].process.as_ref();
                     let count = process.map_or(0, |process| process.count(&self.hasher, key));
+                    // What was committed beyond the limit does not show in the count.
+                    let most = i64::from(key.kind.limit());
+                    let balance = if key.kind.is_reserved() { balance.min(most) } else { balance };
                     u64::try_from(balance - i64::from(count)).unwrap_or(0)
                 }
             };
@@ -178,7 +181,10 @@ impl World<'_> {
         let last = self.troubles.last(from, home_since_ms.unwrap_or(0));
         let crashed_since = |region: usize, at_ms: u64| {
             let of_region = |node: usize| self.layout.of_nodes[node] == region;
-            self.crashes.iter().any(|crash| of_region(crash.node) && crash.at_ms >= at_ms)
+            let is_core = |node: usize| !self.layout.is_edge(node);
+            self.crashes
+                .iter()
+                .any(|crash| of_region(crash.node) && is_core(crash.node) && crash.at_ms >= at_ms)
         };
         let is_struck_off = !self.newest_global_map().homes.contains(self.layout.names[from]);
         if is_struck_off && let Some(trouble) = last {

@@ -1,5 +1,6 @@
 //! The simulated cluster: a network and its nodes, advanced in steps of one millisecond.
 
+mod edges;
 mod ledger;
 mod monitor;
 mod offsets;
@@ -22,7 +23,7 @@ use tidegate_ownership::identity::NodeId;
 use tidegate_rules::book::Book;
 use turmoil::Sim;
 
-use crate::client::{CLIENTS, Listener, Traffic};
+use crate::client::{CLIENTS, Listener, RESERVING_CLIENTS, Traffic};
 use crate::clock::{NodeClock, Time};
 use crate::coverage::Situation;
 use crate::dice::{Dice, SimEntropy};
@@ -37,8 +38,10 @@ use crate::net::{Link, Links, Nic, NicHost, PORT, serve};
 use crate::node::{Grants, Node, Process, Stepped};
 use crate::release::Releases;
 use crate::report::Report;
+use crate::reservations::Reservations;
 use crate::scenario::{Family, Scenario};
 
+use edges::Edges;
 use ledger::Ledger;
 pub(crate) use ledger::{Cause, Change};
 pub(crate) use monitor::UNAWARE_MS;
@@ -52,6 +55,7 @@ pub(crate) struct World<'a> {
     pub(crate) time: Time,
     pub(crate) nodes: Vec<Node>,
     pub(crate) history: History,
+    pub(crate) reservations: Reservations,
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) report: Report,
     /// Pauses and ends of processes: their requests may miss the deadline.
@@ -97,6 +101,7 @@ pub(crate) struct World<'a> {
     overlaps: Overlaps,
     troubles: Troubles,
     standing: Standing,
+    pub(crate) edges: Edges,
 }
 
 /// A period in which a node did not answer.
@@ -134,7 +139,10 @@ impl World<'_> {
             .max_message_latency(Duration::from_millis(scenario.latency_max_ms))
             .udp_capacity(4_096)
             .build();
-        let ids: Vec<String> = (1..=scenario.nodes).map(|number| format!("n{number}")).collect();
+        let cores = scenario.layout.cores();
+        let names = (1..=cores).map(|number| format!("n{number}"));
+        let edges = (1..=scenario.layout.edges).map(|number| format!("e{number}"));
+        let ids: Vec<String> = names.chain(edges).collect();
         let addrs: Vec<SocketAddr> =
             ids.iter().map(|id| SocketAddr::new(sim.lookup(id.as_str()), PORT)).collect();
         let layout = scenario.layout.clone();
@@ -144,7 +152,7 @@ impl World<'_> {
         let mut nodes = Vec::new();
         let places: Vec<(String, &str)> =
             ids.iter().enumerate().map(|(node, id)| (id.clone(), layout.name(node))).collect();
-        for (index, identity) in identities(&places)?.into_iter().enumerate() {
+        for (index, identity) in identities(&places, cores)?.into_iter().enumerate() {
             let (nic, sent) = Nic::new(addrs[index], is_long);
             let host = Arc::new(NicHost {
                 index,
@@ -165,7 +173,7 @@ impl World<'_> {
         }
         let mut config = Config::default();
         // All nodes of the start may be replaced.
-        let seeds = if is_long { addrs.len() } else { 2 };
+        let seeds = if is_long { cores } else { 2 };
         config.cluster.seeds = addrs.iter().take(seeds).map(ToString::to_string).collect();
         config.cluster.deadline = Span::from_millis(scenario.deadline_ms);
         config.cluster.global_deadline = Span::from_millis(scenario.global_deadline_ms);
@@ -193,6 +201,7 @@ impl World<'_> {
         let regions = layout.names.len();
         Ok(Self {
             history: History::new(time.clone(), log.clone()),
+            reservations: Reservations::new(time.clone(), log.clone()),
             time,
             nodes,
             traffic: Arc::default(),
@@ -219,7 +228,7 @@ impl World<'_> {
             books: keys::books(scenario.selection()),
             is_reloaded: false,
             configs,
-            releases: Releases::draw(seed, scenario.initial_nodes, &scenario.layout),
+            releases: Releases::draw(scenario),
             seed,
             hasher: KeyHasher::new(SECRET),
             crashed: Vec::new(),
@@ -230,6 +239,7 @@ impl World<'_> {
             overlaps: Overlaps::default(),
             troubles: Troubles::new(regions),
             standing: Standing::default(),
+            edges: Edges::default(),
         })
     }
 
@@ -245,17 +255,22 @@ impl World<'_> {
             match stepped {
                 Stepped::Running => self.start_clients_if_joined(index),
                 Stepped::Left { held } => {
-                    self.log.event(format_args!("n{} has left", index + 1));
+                    let id = &self.nodes[index].id;
+                    self.log.event(format_args!("{id} has left"));
                     if held > 0 {
-                        let left = format!("n{} left with {held} granted hits", index + 1);
+                        let left = format!("{id} left with {held} granted hits");
                         self.report.violation(left);
                     }
-                    self.report.reached.insert(Situation::Left);
+                    let is_edge = self.layout.is_edge(index);
+                    let left = if is_edge { Situation::EdgeLeft } else { Situation::Left };
+                    self.report.reached.insert(left);
                     // Listeners, which would complete requests in flight, are not part of a core.
                     let now = self.time.millis();
                     self.stalls.push(Stall { node: index, from_ms: now, to_ms: now });
                 }
-                Stepped::Failed(error) => return Err(format!("n{} failed: {error}", index + 1)),
+                Stepped::Failed(error) => {
+                    return Err(format!("{} failed: {error}", self.nodes[index].id));
+                }
             }
         }
         self.record_full_queue();
@@ -263,6 +278,7 @@ impl World<'_> {
         self.follow_clocks();
         self.follow_regions();
         self.record_versions();
+        self.follow_edges();
         self.run_pending_crashes();
         Ok(())
     }
@@ -386,6 +402,14 @@ impl World<'_> {
                 );
                 self.report.reached.insert(Situation::PartialPartition);
             }
+            Fault::EdgeCut { edge, is_cut } => {
+                let (cores, of) = (0..self.layout.cores(), |at: usize| at == edge);
+                self.change_links(
+                    |a, b| of(a) && cores.contains(&b) || of(b) && cores.contains(&a),
+                    |link| link.is_cut = is_cut,
+                );
+                self.report.reached.insert(Situation::EdgeCutOff);
+            }
             Fault::BlackHole { one, other, over_bytes } => {
                 self.change_links(
                     |a, b| (a, b) == (one, other) || (a, b) == (other, one),
@@ -445,7 +469,7 @@ impl World<'_> {
                 return Ok(());
             }
             Fault::PowerLoss => {
-                (0..self.nodes.len()).for_each(|node| self.crash(node));
+                (0..self.layout.cores()).for_each(|node| self.crash(node));
                 self.report.reached.insert(Situation::PowerLoss);
             }
             Fault::Wipe { node } => {
@@ -457,7 +481,9 @@ impl World<'_> {
                 self.report.reached.insert(Situation::Recovered);
             }
             Fault::Start { node } => {
-                self.record_handoff();
+                if !self.layout.is_edge(node) {
+                    self.record_handoff();
+                }
                 self.start(node)?;
                 let region = self.layout.of_nodes[node];
                 if self.nodes[node].starts == 1 && self.is_cut_off(region) {
@@ -480,7 +506,9 @@ impl World<'_> {
                 self.report.reached.insert(Situation::ClocksSet);
             }
             Fault::Leave { node } => {
-                self.record_handoff();
+                if !self.layout.is_edge(node) {
+                    self.record_handoff();
+                }
                 if self.nodes[node].process.as_ref().is_some_and(|it| it.grants().held > 0) {
                     self.report.reached.insert(Situation::GrantReturned);
                 }
@@ -532,8 +560,11 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Whether `fault` is one of nodes of `region`, or of links between them.
+    /// Whether `fault` is one of cores of `region`, or of links between them.
     fn touches(&self, fault: &Fault, region: usize) -> bool {
+        if fault.node().is_some_and(|node| self.layout.is_edge(node)) {
+            return false;
+        }
         match *fault {
             Fault::Crash { node }
             | Fault::Wipe { node }
@@ -636,7 +667,12 @@ impl World<'_> {
             .collect();
         let leased = format!("leased client of {id} {start}");
         let leased = self.selection.are_leased.then(|| Dice::new(seed, &leased));
+        let are_reserving = if self.selection.are_reserved { RESERVING_CLIENTS } else { 0 };
+        let reserving = (0..are_reserving)
+            .map(|client| Dice::new(seed, &format!("reserving client {client} of {id} {start}")));
+        let reserving: Vec<Dice> = reserving.collect();
         let (history, traffic) = (self.history.clone(), self.traffic.clone());
+        let reservations = self.reservations.clone();
         let has_other_modes = self.nodes[index].has_other_modes.clone();
         let Some(process) = &mut self.nodes[index].process else { return };
         let core = process.core.clone();
@@ -649,11 +685,17 @@ impl World<'_> {
             regions,
             is_long: self.is_long,
             history,
+            reservations,
             traffic,
             has_other_modes,
             closed,
         };
-        process.start_clients(listener, dice.into_iter().zip(heavy), leased);
+        process.start_clients(listener, dice.into_iter().zip(heavy), leased, reserving);
+        if self.layout.is_edge(index) {
+            self.crashed.retain(|crashed| *crashed != index);
+            self.report.reached.insert(Situation::EdgeStarted);
+            return;
+        }
         if let Some(at) = self.crashed.iter().position(|crashed| *crashed == index) {
             self.crashed.swap_remove(at);
             self.report.reached.insert(Situation::RejoinedWithoutState);

@@ -60,9 +60,15 @@ impl World<'_> {
             others.any(|node| self.nodes[node].process.is_some())
         };
         let is_only_fault = has_replica && !self.is_disrupted(region);
-        self.log.event(format_args!("n{} crashes, only_fault={is_only_fault}", index + 1));
+        let id = &self.nodes[index].id;
+        self.log.event(format_args!("{id} crashes, only_fault={is_only_fault}"));
         self.record_grants(index);
-        self.doubt_recent_crashes(region);
+        if self.layout.is_edge(index) {
+            self.report.reached.insert(Situation::EdgeCrashed);
+        } else {
+            self.doubt_recent_crashes(region);
+            self.last_disruption_ms[region] = now;
+        }
         self.crashes.push(Crash {
             node: index,
             start: self.nodes[index].starts,
@@ -72,7 +78,6 @@ impl World<'_> {
         });
         self.crashed.push(index);
         self.stalls.push(Stall { node: index, from_ms: now, to_ms: now });
-        self.last_disruption_ms[region] = now;
         self.nodes[index].crash();
     }
 

@@ -2,7 +2,7 @@
 
 use super::World;
 
-/// The least and the largest offset of any running node, by spans of [`SPAN_MS`].
+/// The least and the largest offset of any running core, by spans of [`SPAN_MS`].
 #[derive(Debug, Default)]
 pub(crate) struct Offsets(Vec<Option<(i64, i64)>>);
 
@@ -28,11 +28,13 @@ impl Offsets {
 
 impl World<'_> {
     pub(super) fn follow_clocks(&mut self) {
-        if !self.selection.are_leased || !self.is_time(FOLLOW_INTERVAL_MS) {
+        let is_of_use = self.selection.are_leased || self.selection.are_reserved;
+        if !is_of_use || !self.is_time(FOLLOW_INTERVAL_MS) {
             return;
         }
         let at_ms = self.time.millis();
-        for node in self.nodes.iter().filter(|node| node.process.is_some()) {
+        let cores = &self.nodes[..self.layout.cores()];
+        for node in cores.iter().filter(|node| node.process.is_some()) {
             let offset_ms = node.clock.decision_offset_ms();
             self.offsets.record(at_ms, offset_ms);
         }

@@ -76,11 +76,12 @@ impl World<'_> {
     }
 
     fn unsettled(&self) -> Option<String> {
-        let node = self.nodes.iter().find(|node| {
-            node.process
-                .as_ref()
-                .is_some_and(|process| !process.is_settled() || process.listener.is_none())
-        })?;
+        let is_unsettled = |index: &usize| {
+            let process = self.nodes[*index].process.as_ref();
+            let is_settled = |it: &Process| it.is_settled() || self.layout.is_edge(*index);
+            process.is_some_and(|it| !is_settled(it) || it.listener.is_none())
+        };
+        let node = &self.nodes[(0..self.nodes.len()).find(is_unsettled)?];
         Some(format!("{} does not have its ranges", node.id))
     }
 
@@ -117,7 +118,7 @@ impl World<'_> {
             return Some(homes);
         }
         let map = self.newest_global_map();
-        for node in &self.nodes {
+        for node in &self.nodes[..self.layout.cores()] {
             let Some(process) = &node.process else { continue };
             let own = process.global_map();
             if (own.cluster, own.epoch) != (map.cluster, map.epoch) {
