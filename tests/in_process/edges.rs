@@ -174,6 +174,20 @@ async fn eventual_counts_of_edges_reach_all() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edge_with_the_name_of_a_core_is_refused() {
+    let authority = authority();
+    let cores = cluster_under(&authority, &CORES, RULES, |_| {}).await;
+    for (name, is_accepted) in [("a", false), ("b", false), ("e", true)] {
+        let seeds = [cores[1].addr()];
+        let edge = Node::start_edge(&authority, (name, "eu"), &seeds, RULES, |_| {}).await;
+        let core = NodeId::new("b").expect("a valid id");
+        let connected = edge.mesh().connect(&core, cores[1].addr()).await;
+        assert_eq!(connected.is_some(), is_accepted, "{name}");
+        assert_eq!(cores[1].mesh().edges().is_empty(), !is_accepted, "{name}");
+    }
+}
+
 /// It follows two cores, and calls the third as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_edge_reserves_at_cores_that_it_does_not_follow() {

@@ -298,6 +298,7 @@ fn hello_replies() -> Vec<(&'static str, HelloReply)> {
         ("malformed", Refusal::Malformed),
         ("full", Refusal::Full),
         ("full_of_edges", Refusal::FullOfEdges),
+        ("name_of_core", Refusal::NameOfCore),
         ("region", Refusal::Region { node: node("n1"), region: "eu".into() }),
         ("role", Refusal::Role),
     ];

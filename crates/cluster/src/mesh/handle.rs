@@ -535,7 +535,7 @@ impl Mesh {
                 peer.connection.close(close_code::REPLACED, b"one connection is enough");
             }
             Admission::Admitted { replaced } => {
-                if let Some(old) = replaced {
+                for old in replaced {
                     old.connection.close(close_code::REPLACED, b"replaced");
                 }
                 // Checked after the registration: a later bump closes all registered connections.
@@ -566,7 +566,9 @@ impl Mesh {
             Role::Edge => {
                 let edges = self.registry.edges();
                 let is_full = edges.len() >= EDGES_MAX && edges.get(node).is_none();
-                (None, is_full.then_some(Refusal::FullOfEdges))
+                let is_taken = self.registry.get(node).is_some();
+                let refusal = is_full.then_some(Refusal::FullOfEdges);
+                (None, is_taken.then_some(Refusal::NameOfCore).or(refusal))
             }
         };
         let secrets = self.credentials.load().secrets.clone();

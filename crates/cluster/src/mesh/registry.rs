@@ -36,8 +36,8 @@ struct Peers {
     edges: Arc<Edges>,
 }
 
-/// The edges that are connected. They have names of their own: one that is called as a core is does
-/// not take its place.
+/// The edges that are connected. None has the name of a core that is connected: calls find nodes by
+/// name.
 #[derive(Clone, Debug, Default)]
 pub struct Edges {
     by_id: BTreeMap<NodeId, Arc<Peer>>,
@@ -71,8 +71,9 @@ pub(super) enum DialOutcome<'a> {
 }
 
 pub(super) enum Admission {
-    /// The connection is in use; the replaced one is to be closed.
-    Admitted { replaced: Option<Arc<Peer>> },
+    /// The connection is in use; those that it replaces are to be closed: to the same node, and of
+    /// a core to an edge of its name.
+    Admitted { replaced: Vec<Arc<Peer>> },
     /// The existing connection to the peer is kept.
     Surplus,
 }
@@ -143,7 +144,8 @@ impl Registry {
         if existing.is_some_and(|existing| keeps(existing, &peer)) {
             return Admission::Surplus;
         }
-        let replaced = existing.cloned();
+        let same = existing.cloned();
+        let mut replaced: Vec<Arc<Peer>> = same.iter().cloned().collect();
         let mut next = Peers::clone(&current);
         if is_edge {
             // Nothing is remembered of edges that are gone: their names may be generated.
@@ -152,8 +154,12 @@ impl Registry {
             return Admission::Admitted { replaced };
         }
         history.record(&peer);
-        if let Some(old) = &replaced {
+        if let Some(old) = &same {
             next.forget_addr(old);
+        }
+        if let Some(edge) = current.edges.by_id.get(&peer.id) {
+            Arc::make_mut(&mut next.edges).remove(edge);
+            replaced.push(edge.clone());
         }
         next.by_addr.insert(peer.advertise, peer.clone());
         next.by_id.insert(peer.id.clone(), peer);

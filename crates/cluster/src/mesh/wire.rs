@@ -161,6 +161,9 @@ pub enum Refusal {
     /// The refusing side, a core, is connected to [`EDGES_MAX`] edges.
     #[error("it is connected to {} edges already, the most that there may be", EDGES_MAX)]
     FullOfEdges,
+    /// The sender, an edge, has the name of a core.
+    #[error("a core has its node.id; give every node its own, edges too")]
+    NameOfCore,
 }
 
 // === calls and replies ===
