@@ -9,7 +9,7 @@ use tidegate_demo::output::Paint;
 
 use super::entry::entry;
 use super::{Failure, client};
-use crate::admin::Access;
+use crate::admin::Reach;
 use crate::config::UserError;
 
 /// Check a descriptor against its limits and charge the hits.
@@ -28,7 +28,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "URL", env = "TIDEGATE_URL", default_value = "http://127.0.0.1:8080")]
     url: String,
     #[command(flatten)]
-    access: Access,
+    reach: Reach,
     /// Print the node's JSON answer
     #[arg(long)]
     json: bool,
@@ -44,7 +44,7 @@ Examples:
 
 pub(super) fn run(args: &Args, screen: bool, out: &mut dyn Write) -> Result<bool, Failure> {
     let url = format!("{}/v1/check", args.url.trim_end_matches('/'));
-    let response = client::ask(Method::POST, &url, question(args).to_string(), &args.access)?;
+    let response = client::ask(Method::POST, &url, question(args).to_string(), &args.reach)?;
     let body: Option<Value> = serde_json::from_slice(response.body()).ok();
     // The status of a refusal is configurable, so the body decides.
     let code = body.as_ref().and_then(|body| body.get("overallCode")).and_then(Value::as_str);
@@ -119,7 +119,7 @@ mod tests {
             entries: vec![("k".to_owned(), "v".to_owned())],
             hits,
             url: String::new(),
-            access: Access::default(),
+            reach: Reach::default(),
             json: false,
         };
         assert_eq!(

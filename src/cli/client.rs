@@ -16,7 +16,7 @@ use tokio::runtime;
 use tokio::time::timeout;
 
 use super::Failure;
-use crate::admin::{Access, NodeClient};
+use crate::admin::{NodeClient, Reach};
 use crate::config::UserError;
 
 /// Timeout of the whole request.
@@ -37,7 +37,7 @@ pub(super) struct AdminDoor {
     )]
     url: String,
     #[command(flatten)]
-    access: Access,
+    reach: Reach,
 }
 
 /// Advice when the answer is not from an admin listener.
@@ -59,7 +59,7 @@ impl AdminDoor {
     ///
     /// As [`ask`].
     pub(super) fn ask(&self, method: Method, path: &str) -> Result<Response<Bytes>, Failure> {
-        ask(method, &self.at(path), String::new(), &self.access)
+        ask(method, &self.at(path), String::new(), &self.reach)
     }
 
     /// Fetches the report at `path`, and writes it as JSON or by `text`.
@@ -114,7 +114,7 @@ impl AdminDoor {
     ) -> Result<Waited<T>, Failure> {
         let url = self.at(path);
         let request = Outgoing { method: Method::POST, url: &url, body: String::new() };
-        let Some(response) = ask_within(timeout, request, &self.access)? else {
+        let Some(response) = ask_within(timeout, request, &self.reach)? else {
             return Ok(Waited::TimedOut);
         };
         match response.status() {
@@ -150,15 +150,15 @@ struct Outgoing<'u> {
 ///
 /// # Errors
 ///
-/// `url` is not that of a node, a file of `access` cannot be used, or the node did not answer in
+/// `url` is not that of a node, a file of `reach` cannot be used, or the node did not answer in
 /// time.
 pub(super) fn ask(
     method: Method,
     url: &str,
     body: String,
-    access: &Access,
+    reach: &Reach,
 ) -> Result<Response<Bytes>, Failure> {
-    let answered = ask_within(TIMEOUT, Outgoing { method, url, body }, access)?;
+    let answered = ask_within(TIMEOUT, Outgoing { method, url, body }, reach)?;
     answered.ok_or_else(|| no_answer(url, &format!("no answer within {TIMEOUT:?}")))
 }
 
@@ -166,10 +166,10 @@ pub(super) fn ask(
 fn ask_within(
     most: Duration,
     Outgoing { method, url, body }: Outgoing<'_>,
-    access: &Access,
+    reach: &Reach,
 ) -> Result<Option<Response<Bytes>>, Failure> {
     let uri = parse(url)?;
-    let client = access.client(&uri, HttpConnector::new())?;
+    let client = reach.client(&uri, HttpConnector::new())?;
     let run = || -> io::Result<_> {
         let request = Request::builder().method(method).uri(uri);
         let request = request.header(header::CONTENT_TYPE, "application/json");

@@ -11,7 +11,7 @@ use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, serve, shutdown};
-use crate::admin::Access;
+use crate::admin::Reach;
 use crate::config::UserError;
 use crate::export::{self, ALLOW_MAX, NODES_MAX, Options};
 use crate::observe::log;
@@ -38,7 +38,7 @@ pub(super) struct Args {
     )]
     admin: Vec<Uri>,
     #[command(flatten)]
-    access: Access,
+    reach: Reach,
     /// A network that is never blocked; repeat it for several
     #[arg(long, value_name = "CIDR", value_parser = network)]
     allow: Vec<IpNet>,
@@ -101,7 +101,7 @@ pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<bool, Failur
     }
     let options = Options {
         nodes: args.admin.clone(),
-        access: args.access.clone(),
+        reach: args.reach.clone(),
         allow: args.allow.clone(),
         ipv6_prefix: args.ipv6_prefix,
         timeout: args.timeout,

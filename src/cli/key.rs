@@ -21,14 +21,14 @@ pub(super) enum Command {
         #[command(flatten)]
         key: Key,
         #[command(flatten)]
-        reach: Reach,
+        common: Common,
     },
     /// Begin the counters of a key anew, at all nodes
     Reset {
         #[command(flatten)]
         key: Key,
         #[command(flatten)]
-        reach: Reach,
+        common: Common,
     },
     /// Count hits, also beyond the limit, or give hits back
     Adjust {
@@ -38,7 +38,7 @@ pub(super) enum Command {
         #[arg(long, value_name = "N", allow_negative_numbers = true)]
         hits: i64,
         #[command(flatten)]
-        reach: Reach,
+        common: Common,
     },
     /// Refuse a key, at all nodes
     Block {
@@ -48,14 +48,14 @@ pub(super) enum Command {
         #[arg(long = "for", value_name = "DURATION")]
         span: Option<Span>,
         #[command(flatten)]
-        reach: Reach,
+        common: Common,
     },
     /// Lift a block
     Unblock {
         #[command(flatten)]
         key: Key,
         #[command(flatten)]
-        reach: Reach,
+        common: Common,
     },
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Key {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Reach {
+pub(super) struct Common {
     #[command(flatten)]
     listener: AdminDoor,
     /// Print JSON
@@ -89,26 +89,26 @@ Examples:
   tidegate key unblock demo user=alice --url http://10.1.0.4:8082";
 
 pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Result<bool, Failure> {
-    let (name, key, parameter, reach) = match command {
-        Command::Show { key, reach } => {
+    let (name, key, parameter, common) = match command {
+        Command::Show { key, common } => {
             let text = |out: &mut dyn Write, report: &KeyReport| {
                 write_report(out, Paint { on: screen }, report)
             };
             let path = format!("/key?{}", key.query());
-            reach.listener.report(&path, reach.json, out, text)?;
+            common.listener.report(&path, common.json, out, text)?;
             return Ok(true);
         }
-        Command::Reset { key, reach } => ("reset", key, String::new(), reach),
-        Command::Adjust { key, hits, reach } => ("adjust", key, format!("hits={hits}&"), reach),
-        Command::Block { key, span, reach } => {
+        Command::Reset { key, common } => ("reset", key, String::new(), common),
+        Command::Adjust { key, hits, common } => ("adjust", key, format!("hits={hits}&"), common),
+        Command::Block { key, span, common } => {
             let parameter = span.map(|span| format!("for={span}&")).unwrap_or_default();
-            ("block", key, parameter, reach)
+            ("block", key, parameter, common)
         }
-        Command::Unblock { key, reach } => ("unblock", key, String::new(), reach),
+        Command::Unblock { key, common } => ("unblock", key, String::new(), common),
     };
     let path = format!("/key/{name}?{parameter}{}", key.query());
-    let ordered: KeyOrdered = reach.listener.order_key(&path)?;
-    if reach.json {
+    let ordered: KeyOrdered = common.listener.order_key(&path)?;
+    if common.json {
         serde_json::to_writer_pretty(&mut *out, &ordered).map_err(io::Error::from)?;
         writeln!(out)?;
         return Ok(true);

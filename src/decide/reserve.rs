@@ -213,7 +213,8 @@ impl Reserve for Decider {
                 RuleStats::add(&check.rule.stats.denied, check.hits.charge());
             }
         }
-        // What was reserved before, and is not to last longer, is there until it ends or is committed.
+        // What was reserved before, and is not to last longer, is there until it ends or is
+        // committed.
         if is_new {
             self.release_later(held.into_iter().cloned().collect());
         }

@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 use self::blocklist::{Blocklist, Transaction};
 pub use self::nft::Error as NftError;
 use self::node_stream::Update;
-use crate::admin::Access;
+use crate::admin::Reach;
 
 /// Most nodes to follow.
 pub const NODES_MAX: usize = 64;
@@ -55,7 +55,7 @@ pub struct Options {
     /// Admin listeners of the nodes: `http://HOST:PORT`, or `https`.
     pub nodes: Vec<Uri>,
     /// Whom it trusts there, and what it shows.
-    pub access: Access,
+    pub reach: Reach,
     /// Networks that are never blocked, besides loopback, link-local and the nodes themselves.
     pub allow: Vec<IpNet>,
     /// Length of the prefix by which IPv6 sources are blocked, 1 to 128.
@@ -95,8 +95,8 @@ pub async fn run(
     // Dropped at the end, and the streams with it.
     let mut streams = JoinSet::new();
     for (node, url) in options.nodes.iter().enumerate() {
-        let access = options.access.clone();
-        streams.spawn(node_stream::follow(node, url.clone(), access, sender.clone()));
+        let reach = options.reach.clone();
+        streams.spawn(node_stream::follow(node, url.clone(), reach, sender.clone()));
     }
     let mut table = Table { options, out };
     let kept = stop.run_until_cancelled(keep(&mut table, updates)).await;

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::event_stream::EventStream;
 use crate::admin::blocked::{EVENT, KEEP_ALIVE, PAUSE};
-use crate::admin::{Access, BlockedReport, NodeClient};
+use crate::admin::{BlockedReport, NodeClient, Reach};
 
 /// Delays between attempts; the jitter adds up to as much again.
 const DELAY_MIN: Duration = Duration::from_millis(100);
@@ -39,10 +39,10 @@ pub(super) struct Update {
 }
 
 /// Sends the pictures of the node at `url` until the receiver is gone.
-pub(super) async fn follow(node: usize, url: Uri, access: Access, updates: mpsc::Sender<Update>) {
+pub(super) async fn follow(node: usize, url: Uri, reach: Reach, updates: mpsc::Sender<Update>) {
     let mut delays = delays(node);
     loop {
-        let Err(problem) = follow_once(node, &url, &access, &updates, &mut delays).await else {
+        let Err(problem) = follow_once(node, &url, &reach, &updates, &mut delays).await else {
             return;
         };
         let delay = delays.next().unwrap_or(DELAY_MAX);
@@ -61,11 +61,11 @@ fn delays(node: usize) -> ExponentialBackoff {
 async fn follow_once(
     node: usize,
     url: &Uri,
-    access: &Access,
+    reach: &Reach,
     updates: &mpsc::Sender<Update>,
     delays: &mut ExponentialBackoff,
 ) -> Result<(), String> {
-    let (mut body, addr) = tokio::time::timeout(CONNECT_TIMEOUT, open(url, access))
+    let (mut body, addr) = tokio::time::timeout(CONNECT_TIMEOUT, open(url, reach))
         .await
         .map_err(|_| format!("no answer within {CONNECT_TIMEOUT:?}"))??;
     let mut events = EventStream::default();
@@ -97,12 +97,12 @@ async fn follow_once(
 }
 
 /// Opens the stream; its body, and the address that was connected to.
-async fn open(url: &Uri, access: &Access) -> Result<(Incoming, Option<IpAddr>), String> {
+async fn open(url: &Uri, reach: &Reach) -> Result<(Incoming, Option<IpAddr>), String> {
     let mut connector = HttpConnector::new();
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     // Its files are read again: they may have been renewed.
     let client: NodeClient<Empty<Bytes>> =
-        access.client(url, connector).map_err(|error| error.to_string())?;
+        reach.client(url, connector).map_err(|error| error.to_string())?;
     let stream = format!("{}/blocked/stream", url.to_string().trim_end_matches('/'));
     let request = Request::get(stream).header(ACCEPT, "text/event-stream").body(Empty::new());
     let request = request.map_err(|error| error.to_string())?;

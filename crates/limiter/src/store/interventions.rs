@@ -10,11 +10,12 @@
 //!
 //! ```text
 //! merge(a, b) = begun_anew  the later of both
-//!               block       the one that was set later; of two set at once the one that lasts longer
+//!               block       the one that was set later; of two set at once the one that lasts
+//! longer
 //! ```
 //!
-//! *Example*: a key is begun anew at node 1 while node 2 blocks it. Both nodes then have it blocked,
-//! and anew when the block ends.
+//! *Example*: a key is begun anew at node 1 while node 2 blocks it. Both nodes then have it
+//! blocked, and anew when the block ends.
 //!
 //! **Bound.** The latest [`INTERVENTIONS_MAX`] descriptors are kept. One that was begun anew before
 //! those counts under its first keys again, whose counts have mostly ended by then: up to its limit

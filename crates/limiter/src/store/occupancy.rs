@@ -6,9 +6,9 @@
 //! | counters of a shard of one domain | its part of [`Store::with_domain_keys`], where that is set |
 //! | reservations of all shards | a quarter of `keys_max`, besides the counters |
 //!
-//! **Domains.** A key names its domain by 8 bits of its tag ([`KeyHash::domain`]), if the hasher was
-//! told to ([`KeyHasher::with_domains`]). A domain that has its part is *full*: a new key of it is
-//! treated as in a full store, and those of other domains are not. *Example*: a million keys at
+//! **Domains.** A key names its domain by 8 bits of its tag ([`KeyHash::domain`]), if the hasher
+//! was told to ([`KeyHasher::with_domains`]). A domain that has its part is *full*: a new key of it
+//! is treated as in a full store, and those of other domains are not. *Example*: a million keys at
 //! most, and half a million of each domain. A flood of ten million keys in one occupies half of the
 //! store; the other half is left to the others. Two domains share a number, and then their part,
 //! with a probability of 1/256.

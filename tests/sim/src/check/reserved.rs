@@ -1,4 +1,5 @@
-//! What is reserved is there when it is committed, and free when it has ended; a commit counts once.
+//! What is reserved is there when it is committed, and free when it has ended; a commit counts
+//! once.
 //!
 //! - *Room*: at each time the hits that certainly were counted and the reservations that certainly
 //!   were live sum to the limit at most, and what was committed beyond a reservation or lost.

@@ -19,7 +19,7 @@ use crate::front::tls;
 
 /// Whom a command trusts, and what it shows.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub struct Access {
+pub struct Reach {
     /// Authorities of the node's certificate (PEM), for https; else those of the system
     #[arg(long, value_name = "FILE", env = "TIDEGATE_CA", hide_env = true)]
     pub ca: Option<PathBuf>,
@@ -46,7 +46,7 @@ pub struct Access {
 /// A client of listeners with and without TLS.
 pub type NodeClient<B> = Client<HttpsConnector<HttpConnector>, B>;
 
-impl Access {
+impl Reach {
     /// A client for `url` that opens connections with `http`.
     ///
     /// # Errors
