@@ -130,11 +130,10 @@ pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Resul
 impl Key {
     fn query(&self) -> String {
         let encode = |text| utf8_percent_encode(text, RESERVED);
-        let mut query = format!("domain={}", encode(&self.domain));
-        for (key, value) in &self.entries {
-            query.push_str(&format!("&{}={}", encode(key), encode(value)));
-        }
-        query
+        let domain = format!("domain={}", encode(&self.domain));
+        let entries = self.entries.iter();
+        let entries = entries.map(|(key, value)| format!("{}={}", encode(key), encode(value)));
+        std::iter::once(domain).chain(entries).collect::<Vec<_>>().join("&")
     }
 }
 

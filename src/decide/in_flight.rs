@@ -174,6 +174,8 @@ fn places_of(found: &[Option<Limited>]) -> Vec<Part> {
     found.iter().flatten().flat_map(|(_, places)| places.iter().cloned()).collect()
 }
 
+/// A rule that matches, and what it counts.
+type Matched = (Arc<Rule>, DescriptorHash);
 /// A rule that limits requests in flight, and the places that it takes.
 type Limited = (Arc<Rule>, Places);
 /// The limits of one rule: at all nodes, and at this one.
@@ -197,7 +199,7 @@ impl Decider {
             };
             Some((found.rule.clone(), hash))
         });
-        let found: SmallVec<[Option<(Arc<Rule>, DescriptorHash)>; 2]> = found.collect();
+        let found: SmallVec<[Option<Matched>; 2]> = found.collect();
         let rules = || found.iter().flatten().map(|(rule, _)| rule);
         let is_replaced = |rule: &Rule| {
             let name = rule.name.as_ref();

@@ -163,5 +163,5 @@ fn entries(key: &Key) -> Vec<Entry<'_>> {
 }
 
 fn descriptor(key: &Key) -> Descriptor<'_> {
-    Descriptor { entries: entries(key).into(), hits: None, limit: None }
+    Descriptor { entries: entries(key), hits: None, limit: None }
 }

@@ -141,10 +141,10 @@ fn may_send(role: Role, call: &Call) -> bool {
         | Call::CombinedCheck(_)
         | Call::GiveBack(_)
         | Call::Reserve(_)
-        | Call::Commit(_) => true,
+        | Call::Commit(_)
+        | Call::Interventions(InterventionCall::Compare { .. }) => true,
         Call::Sync(sync) => role == Role::Core || sync.role == SyncRole::Node,
         Call::Edge(_) => role == Role::Edge,
-        Call::Interventions(InterventionCall::Compare { .. }) => true,
         _ => role == Role::Core,
     }
 }

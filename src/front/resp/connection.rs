@@ -222,13 +222,11 @@ impl<D: Throttle + Reserve> Connection<D> {
             return Ok(());
         }
         let timeout = self.listener.bounds.header_timeout;
-        match tokio::time::timeout(timeout, self.stream.send(rest)).await {
-            Ok(sent) => sent.map_err(|_| Closed),
-            Err(_) => {
-                self.listener.stats.slow.add(1);
-                Err(Closed)
-            }
-        }
+        let Ok(sent) = tokio::time::timeout(timeout, self.stream.send(rest)).await else {
+            self.listener.stats.slow.add(1);
+            return Err(Closed);
+        };
+        sent.map_err(|_| Closed)
     }
 }
 

@@ -252,7 +252,7 @@ pub enum MapCall {
 }
 
 /// A call about what operators did to keys by hand.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InterventionCall {
     /// Merge this one.
     Tell(Intervention),
