@@ -113,9 +113,9 @@ impl World<'_> {
                 _ => {
                     let process = self.nodes[owner.node].process.as_ref();
                     let count = process.map_or(0, |process| process.count(&self.hasher, key));
-                    // What was committed beyond the limit does not show in the count.
-                    let most = i64::from(key.kind.limit());
-                    let balance = if key.kind.is_reserved() { balance.min(most) } else { balance };
+                    // How much was committed beyond the limit does not show in the count.
+                    let is_over = key.kind.is_reserved() && count >= key.kind.limit();
+                    let balance = if is_over { balance.min(i64::from(count)) } else { balance };
                     u64::try_from(balance - i64::from(count)).unwrap_or(0)
                 }
             };
