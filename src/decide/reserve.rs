@@ -386,13 +386,13 @@ impl Decider {
         loop {
             let peer = match search.next().await? {
                 Target::Peer(peer) => peer,
-                Target::Here => match here() {
-                    Some(answer) => return self.once_copied(part, answer, search.left()).await,
-                    None => {
-                        search.not_owned_here();
-                        continue;
+                Target::Here => {
+                    if let Some(answer) = here() {
+                        return self.once_copied(part, answer, search.left()).await;
                     }
-                },
+                    search.not_owned_here();
+                    continue;
+                }
             };
             if peer.version < RESERVATIONS {
                 return Err(NoVerdict::Unavailable);

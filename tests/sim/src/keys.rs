@@ -189,9 +189,11 @@ impl Kind {
         match self {
             Self::Strict | Self::Durable | Self::Shared | Self::Layered => 60,
             Self::Weighted | Self::LeasedBrief | Self::LeasedBucket | Self::GlobalBrief => 80,
-            Self::Leased | Self::LeasedDurable | Self::LeasedShared => 120,
-            // Reached by what is reserved most of the time.
-            Self::Reserved
+            // Those with reservations are reached by what is reserved most of the time.
+            Self::Leased
+            | Self::LeasedDurable
+            | Self::LeasedShared
+            | Self::Reserved
             | Self::ReservedDurable
             | Self::ReservedLeased
             | Self::ReservedEventual => 120,

@@ -24,6 +24,7 @@ pub(crate) struct Case<'a, 'b> {
 }
 
 /// Where the requests of clients end.
+#[derive(Clone, Copy)]
 pub(crate) struct Reads {
     pub(crate) probes_from: usize,
     pub(crate) final_read_from: usize,
@@ -42,9 +43,9 @@ pub(crate) fn all(world: &mut World<'_>, scenario: &Scenario, guarantee: Guarant
     situations::record(&mut case);
 }
 
-/// Every store is within its key limit.
+/// Every store is within its key limit, with a quarter more for reservations.
 fn check_bounds(case: &mut Case<'_, '_>) {
-    let keys_max = case.scenario.keys_max;
+    let keys_max = case.scenario.keys_max + case.scenario.keys_max.div_ceil(4);
     let stats: Vec<_> = case.world.processes().map(|process| process.core.store.stats()).collect();
     for stats in stats {
         let report = &mut case.world.report;
