@@ -1,4 +1,5 @@
-//! `tidegate proxy` in front of nginx, of a Node server, and of a gRPC server in Python.
+//! `tidegate proxy` in front of nginx, of a Node server, and of a gRPC and a WebSocket server in
+//! Python.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -171,18 +172,31 @@ async fn a_node_server_behind_the_proxy_streams_and_switches() {
 /// and the server of grpcio.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grpc_server_behind_the_proxy_is_called_in_every_way() {
+    python_calls_itself_through_the_proxy("grpc_app").await;
+}
+
+/// Messages of text and bytes, large and in fragments, pings, codes of both sides, subprotocols,
+/// compression, and the two ways in which a connection is not switched, by the client and the
+/// server of `websockets`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_websocket_server_behind_the_proxy_is_used_in_every_way() {
+    python_calls_itself_through_the_proxy("websocket_app").await;
+}
+
+/// `app` is a script of `tests/python` that serves and calls.
+async fn python_calls_itself_through_the_proxy(app: &str) {
     let dir = tempfile::tempdir().unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/grpc_app.py");
-    let python = program("python");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/python/{app}.py"));
+    let run = |what: &str, addr: SocketAddr| {
+        let mut command = Command::new(program("python"));
+        command.env_clear().arg(&script).args([what, &addr.to_string()]);
+        Process::spawn(what, &mut command, &dir.path().join(format!("{what}.log")))
+    };
     let upstream = ports::free();
-    let mut command = Command::new(&python);
-    command.env_clear().arg(&script).args(["serve", &upstream.to_string()]);
-    let mut server = Process::spawn("grpc_app", &mut command, &dir.path().join("grpc.log"));
+    let mut server = run("serve", upstream);
     listens(&mut server, upstream).await;
     let (addr, _proxy) = proxy(dir.path(), upstream).await;
-    let mut command = Command::new(&python);
-    command.env_clear().arg(&script).args(["call", &addr.to_string()]);
-    let mut client = Process::spawn("grpc_client", &mut command, &dir.path().join("client.log"));
+    let mut client = run("call", addr);
     let ended = client.ended(Duration::from_secs(60)).await;
-    assert!(ended.success(), "{}", client.tail());
+    assert!(ended.success(), "{}\n{}", client.tail(), server.tail());
 }
