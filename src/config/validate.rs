@@ -341,7 +341,7 @@ fn proxy(proxy: &Proxy) -> Result<(), Invalid> {
         ensure(
             (1..=max).contains(&min),
             "proxy.adaptive_concurrency_min",
-            format!("{min} is not within 1 and proxy.adaptive_concurrency_max = {max}"),
+            format!("{min} is outside 1 to proxy.adaptive_concurrency_max, {max}"),
             "lower it, or raise proxy.adaptive_concurrency_max",
         )?;
     }

@@ -31,11 +31,7 @@ impl Load {
 }
 
 impl InFlight {
-    pub(super) fn new(
-        load: &Load,
-        slot: Option<Slot>,
-        permit: &Arc<OwnedSemaphorePermit>,
-    ) -> Self {
+    pub(super) fn new(load: &Load, slot: Option<Slot>, permit: &Arc<OwnedSemaphorePermit>) -> Self {
         load.0.fetch_add(1, Ordering::Relaxed);
         Self { load: load.clone(), place: None, slot, _permit: Arc::clone(permit) }
     }

@@ -278,6 +278,9 @@ impl<D: LimitInFlight> ProxyListener<D> {
         let (mut response, mut in_flight) = match self.upstreams.send(head, body).await {
             Ok(sent) => sent,
             Err(failure) => {
+                if let Some(mut place) = place.filter(|_| failure.is_unsent()) {
+                    place.is_done();
+                }
                 if let Some(record) = &mut record {
                     record.entry.failure = Some(failure.reason());
                 }

@@ -22,12 +22,13 @@
 //!
 //! These are `application/problem+json`; a gRPC request gets HTTP 200 with the status of gRPC.
 
+pub mod headers;
+
 mod access_log;
 mod adaptive_limit;
 mod body;
 mod connector;
 mod gradient;
-mod headers;
 mod health;
 mod in_flight;
 mod listener;

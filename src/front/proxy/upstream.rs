@@ -8,14 +8,14 @@
 use std::error::Error as _;
 use std::io;
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use parking_lot::Mutex;
@@ -25,6 +25,7 @@ use tokio::time::{Instant, timeout_at};
 use super::adaptive_limit::{AdaptiveLimit, Outcome, Slot};
 use super::body::{Progress, RequestBody};
 use super::connector::{Connector, ServerTls};
+use super::headers;
 use super::health::{Change, EJECTED_FOR, Health};
 use super::in_flight::{InFlight, Load};
 use super::tunnel::Switch;
@@ -331,6 +332,7 @@ impl Upstreams {
         parts.authority = Some(target.authority.clone());
         parts.path_and_query =
             Some(head.path.clone().unwrap_or_else(|| PathAndQuery::from_static("/")));
+        let length = body.size_hint().exact();
         let mut request = Request::new(body);
         *request.method_mut() = head.method.clone();
         // All parts are there.
@@ -340,6 +342,8 @@ impl Upstreams {
             // The authority is the server's; that of the client is in `X-Forwarded-Host`.
             request.headers_mut().remove(http::header::HOST);
             *request.version_mut() = Version::HTTP_2;
+        } else {
+            headers::frame(request.headers_mut(), length);
         }
         request
     }
@@ -418,6 +422,14 @@ impl Failure {
             Self::Full => "full",
             Self::Overloaded => "overloaded",
             Self::ClientTimeout | Self::ClientBody => "client",
+        }
+    }
+
+    /// Whether no server has the request.
+    pub(super) fn is_unsent(&self) -> bool {
+        match self {
+            Self::Unreachable | Self::ConnectTimeout | Self::Full | Self::Overloaded => true,
+            Self::Broken | Self::ResponseTimeout | Self::ClientTimeout | Self::ClientBody => false,
         }
     }
 
