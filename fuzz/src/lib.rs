@@ -7,7 +7,18 @@ pub mod checks;
 pub mod frames;
 pub mod standalone;
 
+use std::sync::LazyLock;
+
 use tidegate_limiter::units::Timestamp;
+use tokio::runtime::{Builder, Runtime};
 
 /// The timestamp of the golden frames.
 pub const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
+
+static RUNTIME: LazyLock<Runtime> =
+    LazyLock::new(|| Builder::new_current_thread().build().expect("a runtime"));
+
+/// Runs a future that waits for nothing but others of its own.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    RUNTIME.block_on(future)
+}

@@ -9,15 +9,14 @@ use tidegate::node::{self, Core, Setup};
 use tidegate_ownership::identity::NodeId;
 use tidegate_rules::book::Book;
 use tidegate_rules::load::{self, Options, Source};
-use tokio::runtime::{Builder, Runtime};
+
+use crate::block_on;
 
 /// Every algorithm and option. The seeds use these domains and keys.
 const RULES: &str = include_str!("../seeds/standalone.yaml");
 /// Small, so that a single request can fill the store.
 const KEYS_MAX: usize = 8;
 
-static RUNTIME: LazyLock<Runtime> =
-    LazyLock::new(|| Builder::new_current_thread().build().expect("a runtime"));
 static BOOK: LazyLock<Arc<ArcSwap<Book>>> = LazyLock::new(|| {
     let source = Source { name: "standalone.yaml".into(), bytes: RULES.into() };
     let book = load::parse(&[source], &Options::default()).expect("valid rules");
@@ -40,7 +39,7 @@ impl Probes for Ready {
 
 /// Runs `body` with a new node.
 pub fn with_node<F: Future<Output = ()>>(body: impl FnOnce(Arc<Core>) -> F) {
-    RUNTIME.block_on(async {
+    block_on(async {
         let mut config = Config::standalone();
         config.limits.keys_max = KEYS_MAX;
         let node = NodeId::new("fuzz").expect("a valid id");

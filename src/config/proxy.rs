@@ -12,6 +12,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use ipnet::IpNet;
@@ -71,6 +72,25 @@ pub struct Proxy {
     ///
     /// Default 1,024.
     pub in_flight_max: usize,
+    /// Most requests at one server at a time when its limit is adapted to its response times, 1 to
+    /// 1,000,000. While they are longer than usual the limit falls, down to
+    /// `adaptive_concurrency_min`; further requests are answered with 503.
+    ///
+    /// Default none: off. What a server can take at all: under an overload that does not end the
+    /// limit grows to this.
+    pub adaptive_concurrency_max: Option<u32>,
+    /// Requests that one server may have at a time, however slow it is, 1 to
+    /// `adaptive_concurrency_max`. The limit begins here.
+    ///
+    /// Default 20, as in Netflix concurrency-limits: a pause of a server must not close it.
+    pub adaptive_concurrency_min: u32,
+    /// How often the limit of a server is computed anew, 10ms to 60s, after ten responses at
+    /// least.
+    ///
+    /// Default `1s`: it grows by 0.8 a second at most and falls by a tenth, and what is usual is
+    /// the mean of some ten minutes.
+    #[serde(deserialize_with = "duration")]
+    pub adaptive_concurrency_window: Span,
     /// Most requests that wait for their turn in the queue of a `leaky_bucket`, 1 to 1,000,000, for
     /// `auth.hold_max` at most. Further ones are refused, and their hits given back.
     ///
@@ -112,6 +132,14 @@ pub struct Proxy {
     ///
     /// Default none.
     pub access_log: Option<PathBuf>,
+}
+
+/// How the requests at one server are limited by its response times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdaptiveConcurrency {
+    pub min: u32,
+    pub max: u32,
+    pub window: Duration,
 }
 
 /// The path of a health check.
@@ -160,6 +188,15 @@ pub fn mapping(auth: &Auth) -> Auth {
     }
 }
 
+impl Proxy {
+    /// `None`: the requests at one server are not limited.
+    pub fn adaptive_concurrency(&self) -> Option<AdaptiveConcurrency> {
+        let max = self.adaptive_concurrency_max?;
+        let min = self.adaptive_concurrency_min;
+        Some(AdaptiveConcurrency { min, max, window: self.adaptive_concurrency_window.to_std() })
+    }
+}
+
 impl Default for Proxy {
     fn default() -> Self {
         Self {
@@ -172,6 +209,9 @@ impl Default for Proxy {
             idle_timeout: Span::from_secs(300),
             pool_idle_timeout: Span::from_secs(4),
             in_flight_max: 1_024,
+            adaptive_concurrency_max: None,
+            adaptive_concurrency_min: 20,
+            adaptive_concurrency_window: Span::from_secs(1),
             held_max: 1_024,
             tls_cert: None,
             tls_key: None,

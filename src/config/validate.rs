@@ -11,7 +11,7 @@ use tidegate_ownership::cluster_map::{REGIONS_MAX, VOTERS_MAX};
 use tidegate_ownership::name::{is_cluster_name, is_label};
 
 use super::blocked_sources::{ALLOW_MAX, BlockedSources};
-use super::proxy::{Proxy, UPSTREAMS_MAX};
+use super::proxy::{AdaptiveConcurrency, Proxy, UPSTREAMS_MAX};
 use super::rules::{Envoy, Stats, TAGS_MAX, Xds};
 use super::sections::{Cluster, Config, Limits, Node, Resp, Storage, THREADS_MAX, VotersFrom};
 use super::tls_files::TlsFiles;
@@ -355,6 +355,17 @@ fn proxy(proxy: &Proxy) -> Result<(), Invalid> {
     within("proxy.idle_timeout", proxy.idle_timeout, ms(1)..=secs(86_400))?;
     within("proxy.pool_idle_timeout", proxy.pool_idle_timeout, ms(1)..=secs(3_600))?;
     within("proxy.in_flight_max", proxy.in_flight_max, 1..=1_000_000)?;
+    if let Some(AdaptiveConcurrency { min, max, .. }) = proxy.adaptive_concurrency() {
+        within("proxy.adaptive_concurrency_max", max, 1..=1_000_000)?;
+        ensure(
+            (1..=max).contains(&min),
+            "proxy.adaptive_concurrency_min",
+            format!("{min} is outside 1 to proxy.adaptive_concurrency_max, {max}"),
+            "lower it, or raise proxy.adaptive_concurrency_max",
+        )?;
+    }
+    let window = proxy.adaptive_concurrency_window;
+    within("proxy.adaptive_concurrency_window", window, ms(10)..=secs(60))?;
     within("proxy.held_max", proxy.held_max, 1..=1_000_000)?;
     at_most("proxy.proxy_protocol_from", proxy.proxy_protocol_from.len(), UPSTREAMS_MAX)?;
     within("proxy.eject_after", proxy.eject_after, 0..=1_000)?;

@@ -52,7 +52,7 @@ pub struct Framing(Mutex<Scanner>);
 
 impl Framing {
     /// Bytes that have arrived, in their order.
-    pub(super) fn read(&self, bytes: &[u8]) {
+    pub fn read(&self, bytes: &[u8]) {
         self.0.lock().read(bytes);
     }
 

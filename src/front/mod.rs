@@ -13,6 +13,7 @@ pub mod framing;
 pub mod http;
 pub mod pages;
 pub mod proxy;
+pub mod proxy_protocol;
 pub mod render;
 pub mod resp;
 pub mod rls;
@@ -23,7 +24,6 @@ pub mod tls;
 mod address_bound;
 mod connection;
 mod lingering;
-mod proxy_protocol;
 mod timeouts;
 
 use std::future::poll_fn;

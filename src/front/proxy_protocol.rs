@@ -19,14 +19,18 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 /// Time for the header to arrive: it is the first thing that a load balancer sends.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest header of version 1, with its line break.
-const TEXT_BYTES_MAX: usize = 107;
+pub const TEXT_BYTES_MAX: usize = 107;
 /// Most bytes of addresses and additions in version 2: far above what is sent.
-const BINARY_BYTES_MAX: usize = 4096;
+pub const BINARY_BYTES_MAX: usize = 4096;
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
 /// The address of the client, or `None` when the load balancer speaks for itself (a health check),
 /// or of something else than an IP address. Reads the header and nothing after it.
-pub(super) async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<Option<SocketAddr>> {
+///
+/// # Errors
+///
+/// The stream begins with anything else (`InvalidData`), or ends before the header does.
+pub async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<Option<SocketAddr>> {
     // No header of either version is shorter.
     let mut start = [0; SIGNATURE.len()];
     stream.read_exact(&mut start).await?;
@@ -63,6 +67,8 @@ fn text(line: &[u8]) -> io::Result<Option<SocketAddr>> {
     }
     let (source, _destination, port) = (words.next(), words.next(), words.next());
     let source: Option<IpAddr> = source.and_then(|source| source.parse().ok());
+    // The type would take a sign, too.
+    let port = port.filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
     let port: Option<u16> = port.and_then(|port| port.parse().ok());
     match (family, source, port) {
         (Some("TCP4"), Some(source @ IpAddr::V4(_)), Some(port))
@@ -149,6 +155,7 @@ mod tests {
             &b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"[..],
             b"PROXY TCP4 2001:db8::7 ::1 80 443\r\n",
             b"PROXY TCP4 203.0.113.7 10.0.0.1 99999 443\r\n",
+            b"PROXY TCP4 203.0.113.7 10.0.0.1 +80 443\r\n",
             b"PROXY TCP4 203.0.113.7\r\n",
             &[&b"PROXY TCP4 "[..], &[b'1'; 200]].concat(),
             &binary_header(0x31, 0x11, &[0; 12]),

@@ -164,10 +164,14 @@ fn proxy(stats: &UpstreamStats, readings: &mut Readings) {
         ("broken", stats.broken.get()),
         ("slow", stats.slow.get()),
         ("full", stats.full.get()),
+        ("overloaded", stats.overloaded.get()),
         ("client", stats.client.get()),
     ];
     readings.add_each(names::PROXY_FAILURES, "reason", reasons);
     readings.add(names::PROXY_EJECTIONS, stats.ejections.get());
+    if let Some(limit) = stats.concurrency_limit() {
+        readings.add(names::PROXY_CONCURRENCY_LIMIT, limit);
+    }
 }
 
 fn decisions(core: &Core, readings: &mut Readings) {

@@ -84,6 +84,10 @@ pub const PROXY_FAILURES: Metric = counter(
     "proxy_failures",
     "Requests of the proxy without a response of the application, by reason",
 );
+pub const PROXY_CONCURRENCY_LIMIT: Metric = gauge(
+    "proxy_concurrency_limit",
+    "Requests that the servers of the application may have at a time, together, when adapted",
+);
 pub const PROXY_EJECTIONS: Metric = counter(
     "proxy_ejections",
     "Times that a server of the application was left out: failures in a row, failed checks",

@@ -1,4 +1,5 @@
-//! `tidegate proxy` in front of nginx, of a Node server, and of a gRPC server in Python.
+//! `tidegate proxy` in front of nginx, of a Node server, and of a gRPC and a WebSocket server in
+//! Python.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,6 +19,7 @@ use tidegate_testkit::wait::until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::TIDEGATE;
 
@@ -26,6 +28,7 @@ domain: http
 descriptors:
   - {key: path, value: /limited, rate_limit: {unit: day, requests_per_unit: 2}}
   - {key: path, value: /test.Echo/Limited, rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: path, value: /paced, rate_limit: {unit: minute, requests_per_unit: 1000000}}
 ";
 
 /// Answers, echoes bodies, and after an upgrade echoes bytes.
@@ -76,7 +79,8 @@ async fn nginx(dir: &Path) -> (SocketAddr, Process) {
          events {{ worker_connections 256; }}\n\
          http {{ access_log off; client_body_temp_path b; proxy_temp_path p;\n\
          fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;\n\
-         server {{ listen {addr}; root {root}; location = /limited {{ return 200 ok; }} }} }}\n"
+         server {{ listen {addr}; root {root}; location = /limited {{ return 200 ok; }}\n\
+         location = /paced {{ return 200 ok; }} }} }}\n"
     );
     let file = dir.join("nginx.conf");
     fs::write(&file, config).unwrap();
@@ -131,6 +135,46 @@ async fn nginx_behind_the_proxy_is_limited_and_its_end_is_a_502() {
     assert!(all.keys().all(|status| [404, 502, 503].contains(status)), "{all:?}");
 }
 
+/// Printed and not asserted, because it is the machine's: how long a request takes at 1,000 a
+/// second, straight to nginx and through the proxy, in turns.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_proxy_adds_to_a_paced_load() {
+    const CONNECTIONS: u64 = 10;
+    const ROUNDS: u32 = 200;
+    let dir = tempfile::tempdir().unwrap();
+    let (upstream, _nginx) = nginx(dir.path()).await;
+    let (addr, _proxy) = proxy(dir.path(), upstream).await;
+    let mut all = BTreeMap::<&str, Vec<Duration>>::new();
+    for (way, to) in [("nginx", upstream), ("proxy", addr)].repeat(3) {
+        let mut clients = JoinSet::new();
+        let start = Instant::now() + Duration::from_millis(50);
+        for number in 0..CONNECTIONS {
+            clients.spawn(async move {
+                let client = Http::new();
+                // The connection is open before the first request that counts.
+                client.get(to, "/paced").await.unwrap();
+                let mut took = Vec::new();
+                for round in 0..ROUNDS {
+                    let due = Duration::from_millis(number + CONNECTIONS * u64::from(round));
+                    tokio::time::sleep_until(start + due).await;
+                    let begun = Instant::now();
+                    assert_eq!(client.get(to, "/paced").await.unwrap().status, 200);
+                    took.push(begun.elapsed());
+                }
+                took
+            });
+        }
+        while let Some(took) = clients.join_next().await {
+            all.entry(way).or_default().extend(took.unwrap());
+        }
+    }
+    for (way, mut took) in all {
+        took.sort_unstable();
+        let part = |of_100: usize| took[took.len() * of_100 / 100];
+        println!("{way}: p50 {:?}, p99 {:?} of {}", part(50), part(99), took.len());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_server_behind_the_proxy_streams_and_switches() {
     let dir = tempfile::tempdir().unwrap();
@@ -171,18 +215,31 @@ async fn a_node_server_behind_the_proxy_streams_and_switches() {
 /// and the server of grpcio.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grpc_server_behind_the_proxy_is_called_in_every_way() {
+    python_calls_itself_through_the_proxy("grpc_app").await;
+}
+
+/// Messages of text and bytes, large and in fragments, pings, codes of both sides, subprotocols,
+/// compression, and the two ways in which a connection is not switched, by the client and the
+/// server of `websockets`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_websocket_server_behind_the_proxy_is_used_in_every_way() {
+    python_calls_itself_through_the_proxy("websocket_app").await;
+}
+
+/// `app` is a script of `tests/python` that serves and calls.
+async fn python_calls_itself_through_the_proxy(app: &str) {
     let dir = tempfile::tempdir().unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/grpc_app.py");
-    let python = program("python");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/python/{app}.py"));
+    let run = |what: &str, addr: SocketAddr| {
+        let mut command = Command::new(program("python"));
+        command.env_clear().arg(&script).args([what, &addr.to_string()]);
+        Process::spawn(what, &mut command, &dir.path().join(format!("{what}.log")))
+    };
     let upstream = ports::free();
-    let mut command = Command::new(&python);
-    command.env_clear().arg(&script).args(["serve", &upstream.to_string()]);
-    let mut server = Process::spawn("grpc_app", &mut command, &dir.path().join("grpc.log"));
+    let mut server = run("serve", upstream);
     listens(&mut server, upstream).await;
     let (addr, _proxy) = proxy(dir.path(), upstream).await;
-    let mut command = Command::new(&python);
-    command.env_clear().arg(&script).args(["call", &addr.to_string()]);
-    let mut client = Process::spawn("grpc_client", &mut command, &dir.path().join("client.log"));
+    let mut client = run("call", addr);
     let ended = client.ended(Duration::from_secs(60)).await;
-    assert!(ended.success(), "{}", client.tail());
+    assert!(ended.success(), "{}\n{}", client.tail(), server.tail());
 }

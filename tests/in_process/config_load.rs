@@ -248,6 +248,13 @@ fn every_error_is_one_line_with_position_and_advice() {
             "c.toml: http.listen: none of http.listen, grpc.listen, resp.listen and proxy.listen is \
              set, so the node would serve nothing; set at least one, such as http.listen = \"127.0.0.1:8080\"",
         ),
+        (
+            None,
+            &[],
+            &["proxy.adaptive_concurrency_max=10"],
+            "configuration: proxy.adaptive_concurrency_min: 20 is outside 1 to \
+             proxy.adaptive_concurrency_max, 10; lower it, or raise proxy.adaptive_concurrency_max",
+        ),
         // A listener that others can reach needs a password, which no message repeats.
         (
             None,

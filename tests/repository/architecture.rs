@@ -32,7 +32,7 @@ const RUNTIME: [&str; 6] = ["tokio", "quinn", "tonic", "hyper", "rustls", "axum"
 
 /// No socket, no task, no clock, no randomness, no output: a decision depends on the arguments
 /// alone. Whole crates, and the files of the shell that are pure as well.
-const PURE: [&str; 19] = [
+const PURE: [&str; 20] = [
     "crates/limiter/src/",
     "crates/rules/src/",
     "crates/ownership/src/",
@@ -45,6 +45,7 @@ const PURE: [&str; 19] = [
     "src/export/blocklist.rs",
     "src/export/event_stream.rs",
     "src/export/ruleset.rs",
+    "src/front/proxy/gradient.rs",
     "src/storage/record.rs",
     "src/storage/origin.rs",
     "src/front/resp/command.rs",

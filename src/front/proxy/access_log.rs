@@ -64,6 +64,9 @@ pub(super) struct Entry {
     /// The rule of the most restrictive limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rule: Option<String>,
+    /// Why there is no response of the application, though no limit of a rule refused it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) failure: Option<&'static str>,
     /// Of the body of the response, as far as it was passed on.
     pub(super) bytes: u64,
     /// Until the head of the response was ready.

@@ -25,6 +25,8 @@ struct State {
     last: Instant,
     /// The application wants more, and the client has not sent it.
     waits_for_client: bool,
+    /// The whole has passed.
+    has_ended: bool,
     /// Taken when the body is polled first: until then nothing was sent, and another server can
     /// have it.
     body: Option<Incoming>,
@@ -73,7 +75,7 @@ pub(super) struct PassedBody {
 impl Progress {
     pub(super) fn of(body: Incoming) -> (Arc<Self>, RequestBody) {
         let (size, is_empty) = (body.size_hint(), body.is_end_stream());
-        let state = State { last: Instant::now(), waits_for_client: false, body: Some(body) };
+        let state = State::new(is_empty, Some(body));
         let progress = Arc::new(Self(Mutex::new(state)));
         let body = RequestBody { body: None, progress: Arc::clone(&progress), size, is_empty };
         (progress, body)
@@ -87,17 +89,28 @@ impl Progress {
         self.0.lock().waits_for_client
     }
 
+    /// When the last part passed, if the whole has.
+    pub(super) fn ended(&self) -> Option<Instant> {
+        let state = self.0.lock();
+        state.has_ended.then_some(state.last)
+    }
+
     /// Whether no server has begun to take the body.
     pub(super) fn is_untouched(&self) -> bool {
         self.0.lock().body.is_some()
     }
 }
 
+impl State {
+    fn new(has_ended: bool, body: Option<Incoming>) -> Self {
+        Self { last: Instant::now(), waits_for_client: false, has_ended, body }
+    }
+}
+
 impl RequestBody {
     /// The body of a request without one.
     pub(super) fn empty() -> Self {
-        let state = State { last: Instant::now(), waits_for_client: false, body: None };
-        let progress = Arc::new(Progress(Mutex::new(state)));
+        let progress = Arc::new(Progress(Mutex::new(State::new(true, None))));
         Self { body: None, progress, size: SizeHint::with_exact(0), is_empty: true }
     }
 }
@@ -126,11 +139,12 @@ impl Body for RequestBody {
                 None => return Poll::Ready(Some(Err(Taken.into()))),
             },
         };
-        let polled = Pin::new(body).poll_frame(cx);
+        let polled = Pin::new(&mut *body).poll_frame(cx);
         let mut state = progress.0.lock();
         state.waits_for_client = polled.is_pending();
         if let Poll::Ready(frame) = polled {
             state.last = Instant::now();
+            state.has_ended = frame.is_none() || body.is_end_stream();
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
         Poll::Pending

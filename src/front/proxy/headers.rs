@@ -49,7 +49,7 @@ const HOP: [HeaderName; 6] =
 
 /// Why a request is not passed on for its head. Nothing was counted for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum HeadError {
+pub enum HeadError {
     #[error("CONNECT is for forward proxies; this is the proxy of one application")]
     Connect,
     #[error("the request needs exactly one Host")]
@@ -60,15 +60,15 @@ pub(super) enum HeadError {
 
 /// Who sent a request, and how.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sender {
-    pub(super) addr: IpAddr,
+pub struct Sender {
+    pub addr: IpAddr,
     /// Whether what it says about its client is believed.
-    pub(super) is_trusted: bool,
-    pub(super) scheme: &'static str,
+    pub is_trusted: bool,
+    pub scheme: &'static str,
 }
 
 impl Sender {
-    pub(super) fn new(addr: IpAddr, trust: &Trust<'_>, scheme: &'static str) -> Self {
+    pub fn new(addr: IpAddr, trust: &Trust<'_>, scheme: &'static str) -> Self {
         let addr = addr.to_canonical();
         let is_trusted = match trust {
             Trust::Hops(hops) => *hops > 0,
@@ -80,7 +80,11 @@ impl Sender {
 
 /// Checks what hyper leaves to the application, and lets the authority of the request target be the
 /// only `Host`.
-pub(super) fn check(parts: &mut Parts) -> Result<(), HeadError> {
+///
+/// # Errors
+///
+/// The request is not passed on.
+pub fn check(parts: &mut Parts) -> Result<(), HeadError> {
     if parts.method == Method::CONNECT {
         return Err(HeadError::Connect);
     }
@@ -104,7 +108,7 @@ pub(super) fn check(parts: &mut Parts) -> Result<(), HeadError> {
 }
 
 /// Turns the headers of a checked request into those for the application.
-pub(super) fn pass_request(headers: &mut HeaderMap, version: Version, sender: Sender) {
+pub fn pass_request(headers: &mut HeaderMap, version: Version, sender: Sender) {
     let has_trailers = accepts_trailers(headers);
     end_hop(headers);
     headers.remove(EXPECT);
@@ -141,21 +145,29 @@ pub(super) fn pass_request(headers: &mut HeaderMap, version: Version, sender: Se
     via(headers, version);
 }
 
+/// Frames the body of a request that is passed on by HTTP/1, when its length is not known: hyper
+/// sends a `GET` without its body unless the headers announce it.
+pub fn frame(headers: &mut HeaderMap, length: Option<u64>) {
+    if length.is_none() {
+        headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
+}
+
 /// Turns the headers of a response of the application into those for the client.
-pub(super) fn pass_response(headers: &mut HeaderMap, version: Version) {
+pub fn pass_response(headers: &mut HeaderMap, version: Version) {
     end_hop(headers);
     via(headers, version);
 }
 
 /// Whether the request is one of gRPC, which has a status of its own.
-pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
+pub fn is_grpc(headers: &HeaderMap) -> bool {
     let content_type = headers.get(http::header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     let rest = content_type.and_then(|value| value.strip_prefix(b"application/grpc"));
     rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
 
 /// The scheme that the client used, as far as it is known.
-pub(super) fn scheme(is_tls: bool) -> &'static str {
+pub fn scheme(is_tls: bool) -> &'static str {
     if is_tls { "https" } else { "http" }
 }
 

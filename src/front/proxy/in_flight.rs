@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::adaptive_limit::Slot;
 use crate::decide::Place;
 
 /// Requests at one server; clones share the count.
@@ -17,6 +18,8 @@ pub(super) struct InFlight {
     load: Load,
     /// Its place among the requests that a rule limits.
     place: Option<Place>,
+    /// Its place among those of its server, if they are limited.
+    slot: Option<Slot>,
     /// One of the requests at all servers.
     _permit: Arc<OwnedSemaphorePermit>,
 }
@@ -28,9 +31,18 @@ impl Load {
 }
 
 impl InFlight {
-    pub(super) fn new(load: &Load, permit: &Arc<OwnedSemaphorePermit>) -> Self {
+    pub(super) fn new(load: &Load, slot: Option<Slot>, permit: &Arc<OwnedSemaphorePermit>) -> Self {
         load.0.fetch_add(1, Ordering::Relaxed);
-        Self { load: load.clone(), place: None, _permit: Arc::clone(permit) }
+        Self { load: load.clone(), place: None, slot, _permit: Arc::clone(permit) }
+    }
+
+    pub(super) fn slot(&self) -> Option<&Slot> {
+        self.slot.as_ref()
+    }
+
+    /// The server has switched to another protocol: what passes now is not a request.
+    pub(super) fn is_tunnel(&mut self) {
+        self.slot = None;
     }
 
     /// The request has a place, until this is dropped.

@@ -278,6 +278,12 @@ impl<D: LimitInFlight> ProxyListener<D> {
         let (mut response, mut in_flight) = match self.upstreams.send(head, body).await {
             Ok(sent) => sent,
             Err(failure) => {
+                if let Some(mut place) = place.filter(|_| failure.is_unsent()) {
+                    place.is_done();
+                }
+                if let Some(record) = &mut record {
+                    record.entry.failure = Some(failure.reason());
+                }
                 let own = rejection::failed(failure.status(), &failure.to_string(), form);
                 return own_response(own, record);
             }
@@ -300,6 +306,7 @@ impl<D: LimitInFlight> ProxyListener<D> {
             (agreed, server, switch, tunnels)
         {
             Switch::ask(&agreed, &mut parts.headers);
+            in_flight.is_tunnel();
             let tunnel = tunnel::run(switch.client, server, idle_timeout, in_flight);
             tunnels.run(async move {
                 tunnel.await;

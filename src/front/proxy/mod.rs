@@ -17,15 +17,18 @@
 //! | 400 | its form |
 //! | 408 | its body stopped arriving |
 //! | 502 | no connection to a server, or no valid response |
-//! | 503 | too many requests at the servers; no decision in time |
+//! | 503 | too many requests at the servers, or at one; no decision in time |
 //! | 504 | a server took too long |
 //!
 //! These are `application/problem+json`; a gRPC request gets HTTP 200 with the status of gRPC.
 
+pub mod headers;
+
 mod access_log;
+mod adaptive_limit;
 mod body;
 mod connector;
-mod headers;
+mod gradient;
 mod health;
 mod in_flight;
 mod listener;

@@ -8,22 +8,24 @@
 use std::error::Error as _;
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
+use super::adaptive_limit::{AdaptiveLimit, Outcome, Slot};
 use super::body::{Progress, RequestBody};
 use super::connector::{Connector, ServerTls};
+use super::headers;
 use super::health::{Change, EJECTED_FOR, Health};
 use super::in_flight::{InFlight, Load};
 use super::tunnel::Switch;
@@ -73,10 +75,14 @@ pub struct UpstreamStats {
     pub slow: Counter,
     /// Too many were at the servers.
     pub full: Counter,
+    /// A server had as many as its response times allow.
+    pub overloaded: Counter,
     /// The client sent no body, or not the whole.
     pub client: Counter,
     /// Times that a server was left out, for failures in a row or a failed check.
     pub ejections: Counter,
+    /// Those of the servers, if they are adapted.
+    limits: OnceLock<Vec<AdaptiveLimit>>,
 }
 
 #[derive(Debug)]
@@ -84,6 +90,7 @@ struct Target {
     scheme: Scheme,
     authority: Authority,
     load: Load,
+    limit: Option<AdaptiveLimit>,
     health: Mutex<Health>,
 }
 
@@ -100,6 +107,8 @@ pub(super) enum Failure {
     ResponseTimeout,
     #[error("too many requests are at the application; try again later")]
     Full,
+    #[error("the application responds more slowly than usual; try again later")]
+    Overloaded,
     #[error("the body of the request stopped arriving")]
     ClientTimeout,
     #[error("the body of the request is incomplete")]
@@ -120,11 +129,13 @@ pub(super) struct Head {
 impl Upstreams {
     pub(super) fn new(config: &Proxy, tls: ServerTls, stats: Arc<UpstreamStats>) -> Self {
         let timeout = config.connect_timeout.to_std();
+        let adaptive = config.adaptive_concurrency();
         let connector = |alpn| Connector::new(tls.clone(), alpn, timeout);
         let target = |upstream: &crate::config::proxy::Upstream| Target {
             scheme: upstream.scheme.clone(),
             authority: upstream.authority.clone(),
             load: Load::default(),
+            limit: adaptive.map(|adaptive| AdaptiveLimit::new(adaptive, Instant::now())),
             health: Mutex::default(),
         };
         let mut builder = Client::builder(TokioExecutor::new());
@@ -139,8 +150,14 @@ impl Upstreams {
             .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT);
         let http1 = builder.build(connector(b"http/1.1"));
         let http2 = builder.http2_only(true).build(connector(b"h2"));
+        let targets: Vec<Target> = config.upstream.iter().map(target).collect();
+        let limits: Vec<_> = targets.iter().filter_map(|target| target.limit.clone()).collect();
+        if !limits.is_empty() {
+            // The statistics are of one proxy.
+            let _ = stats.limits.set(limits);
+        }
         Self {
-            targets: config.upstream.iter().map(target).collect(),
+            targets,
             turn: AtomicUsize::new(0),
             protocol: config.protocol,
             http1,
@@ -172,6 +189,7 @@ impl Upstreams {
                 Failure::Broken => &self.stats.broken,
                 Failure::ResponseTimeout => &self.stats.slow,
                 Failure::Full => &self.stats.full,
+                Failure::Overloaded => &self.stats.overloaded,
                 Failure::ClientTimeout | Failure::ClientBody => &self.stats.client,
             };
             counter.add(1);
@@ -189,10 +207,21 @@ impl Upstreams {
         let (progress, body) = Progress::of(body);
         let mut failure = Failure::Unreachable;
         for target in self.by_load(Instant::now()) {
-            let in_flight = InFlight::new(&target.load, &permit);
+            let slot = match target.enter() {
+                Ok(slot) => slot,
+                Err(full) => {
+                    failure = full;
+                    continue;
+                }
+            };
+            let in_flight = InFlight::new(&target.load, slot, &permit);
             let request = self.request(&head, target, body.clone());
+            let start = Instant::now();
             let sent = self.send_to(request, &head, &progress).await;
             self.observe(target, sent.as_ref().err());
+            if let Some(slot) = in_flight.slot() {
+                note(slot, &sent, start, &progress);
+            }
             match sent {
                 Ok(response) => return Ok((response, in_flight)),
                 Err(unreached @ (Failure::Unreachable | Failure::ConnectTimeout))
@@ -228,13 +257,10 @@ impl Upstreams {
                 health.succeeded();
                 None
             }
-            Some(
-                Failure::Unreachable
-                | Failure::ConnectTimeout
-                | Failure::Broken
-                | Failure::ResponseTimeout,
-            ) => health.failed(self.eject_after, Instant::now()),
-            Some(Failure::Full | Failure::ClientTimeout | Failure::ClientBody) => None,
+            Some(failure) if failure.is_of_server() => {
+                health.failed(self.eject_after, Instant::now())
+            }
+            Some(_) => None,
         };
         self.report(target, change);
     }
@@ -306,6 +332,7 @@ impl Upstreams {
         parts.authority = Some(target.authority.clone());
         parts.path_and_query =
             Some(head.path.clone().unwrap_or_else(|| PathAndQuery::from_static("/")));
+        let length = body.size_hint().exact();
         let mut request = Request::new(body);
         *request.method_mut() = head.method.clone();
         // All parts are there.
@@ -315,6 +342,8 @@ impl Upstreams {
             // The authority is the server's; that of the client is in `X-Forwarded-Host`.
             request.headers_mut().remove(http::header::HOST);
             *request.version_mut() = Version::HTTP_2;
+        } else {
+            headers::frame(request.headers_mut(), length);
         }
         request
     }
@@ -348,12 +377,75 @@ impl Upstreams {
     }
 }
 
+impl Target {
+    /// A place for a request, `None` if their number is not limited.
+    fn enter(&self) -> Result<Option<Slot>, Failure> {
+        let Some(limit) = &self.limit else { return Ok(None) };
+        limit.enter().map(Some).ok_or(Failure::Overloaded)
+    }
+}
+
+impl UpstreamStats {
+    /// Requests that the servers may have at a time, together, if these limits are adapted.
+    pub fn concurrency_limit(&self) -> Option<u64> {
+        let limits = self.limits.get()?;
+        Some(limits.iter().map(|limit| u64::from(limit.get())).sum())
+    }
+}
+
+/// Notes what the end of a request that began at `start` says about the load of its server.
+fn note(
+    slot: &Slot,
+    sent: &Result<Response<Incoming>, Failure>,
+    start: Instant,
+    progress: &Progress,
+) {
+    let now = Instant::now();
+    match (sent, progress.ended()) {
+        (Ok(response), Some(end)) => {
+            let rtt = now.duration_since(end.max(start));
+            slot.responded(Outcome::of(response), rtt, now);
+        }
+        (Err(failure), _) if failure.is_of_server() => slot.failed(now),
+        // The server may have waited for the client.
+        (Ok(_) | Err(_), _) => {}
+    }
+}
+
 impl Failure {
+    /// The label of the metric, and the word in the access log.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Unreachable | Self::ConnectTimeout => "unreachable",
+            Self::Broken => "broken",
+            Self::ResponseTimeout => "slow",
+            Self::Full => "full",
+            Self::Overloaded => "overloaded",
+            Self::ClientTimeout | Self::ClientBody => "client",
+        }
+    }
+
+    /// Whether no server has the request.
+    pub(super) fn is_unsent(&self) -> bool {
+        match self {
+            Self::Unreachable | Self::ConnectTimeout | Self::Full | Self::Overloaded => true,
+            Self::Broken | Self::ResponseTimeout | Self::ClientTimeout | Self::ClientBody => false,
+        }
+    }
+
+    /// Whether it says something about the server.
+    fn is_of_server(&self) -> bool {
+        match self {
+            Self::Unreachable | Self::ConnectTimeout | Self::Broken | Self::ResponseTimeout => true,
+            Self::Full | Self::Overloaded | Self::ClientTimeout | Self::ClientBody => false,
+        }
+    }
+
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::Unreachable | Self::Broken => StatusCode::BAD_GATEWAY,
             Self::ConnectTimeout | Self::ResponseTimeout => StatusCode::GATEWAY_TIMEOUT,
-            Self::Full => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Full | Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
             Self::ClientTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::ClientBody => StatusCode::BAD_REQUEST,
         }

@@ -2,6 +2,7 @@
 //! the tests behind it.
 
 mod access_log;
+mod adaptive;
 mod failures;
 mod incoming;
 mod passing;

@@ -72,6 +72,20 @@ async fn a_request_passes_with_the_headers_of_one_hop_and_its_path_byte_for_byte
 }
 
 #[tokio::test]
+async fn a_body_without_a_length_passes_whatever_the_method() {
+    let app = app(|request| async { ok(request.into_body().collect().await.unwrap().to_bytes()) });
+    let app = app.await;
+    let proxy = proxy(&Table::usual(), &[app.addr], "").await;
+    for method in ["GET", "DELETE", "POST"] {
+        let chunked = "host: t\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n\
+                       3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
+        let bytes =
+            send(proxy.addr(), format!("{method} / HTTP/1.1\r\n{chunked}").as_bytes()).await;
+        assert_eq!(parse(&bytes).body, "abcde", "{method}");
+    }
+}
+
+#[tokio::test]
 async fn without_a_mapping_a_request_is_limited_by_address_path_and_method() {
     let app = RawApp::start(&[OK]).await;
     let table = Table::usual();

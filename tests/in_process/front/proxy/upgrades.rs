@@ -12,10 +12,10 @@ use tokio::net::TcpStream;
 use super::super::support::{Table, in_time, parse};
 use super::support::{App, OK, RawApp, app, domain, ok, proxy, read_until, whole};
 
-const ASK: &str = "GET /chat HTTP/1.1\r\nhost: t\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: k\r\n\r\n";
+pub(super) const ASK: &str = "GET /chat HTTP/1.1\r\nhost: t\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: k\r\n\r\n";
 
 /// An application that switches and then sends back what it gets, until it is told to end.
-async fn echo() -> App {
+pub(super) async fn echo() -> App {
     app(|mut request| async move {
         if request.headers().get("upgrade").is_none() {
             return ok("plain");
@@ -47,7 +47,7 @@ async fn echo() -> App {
     .await
 }
 
-async fn switched(stream: &mut TcpStream, bytes: &str) -> String {
+pub(super) async fn switched(stream: &mut TcpStream, bytes: &str) -> String {
     stream.write_all(bytes.as_bytes()).await.expect("sent");
     read_until(stream, "\r\n\r\n").await
 }
