@@ -25,6 +25,7 @@ use tidegate_rules::stats::RuleStats;
 use tidegate_rules::tally::Tallies;
 use tokio::sync::{Notify, Semaphore};
 
+use super::blocked_by_hand;
 use super::blocked_sources::BlockedSources;
 use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
 use super::combiner::Combiner;
@@ -300,7 +301,7 @@ impl Decider {
     /// Does what needs no other node.
     fn begin(&self, check: &PlannedCheck, mut hits: Hits, now: Timestamp) -> Step {
         let PlannedCheck { rule, counters, .. } = check;
-        if let Some(verdicts) = check.blocked(now) {
+        if let Some(verdicts) = blocked_by_hand::refusals(check, now) {
             return Step::Done(self.counted(verdicts, VerdictSource::Blocked));
         }
         if rule.mode == Mode::Eventual {

@@ -36,6 +36,7 @@
 //! (`all_or_nothing.rs`); otherwise each is decided on its own.
 
 mod all_or_nothing;
+mod blocked_by_hand;
 mod blocked_sources;
 mod check;
 mod combiner;

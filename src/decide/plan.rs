@@ -6,17 +6,15 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tidegate_cluster::interventions::Interventions;
 use tidegate_limiter::descriptor::{Descriptor, Entry};
-use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::policy::Mode;
-use tidegate_limiter::store::{Counter, KeyHash, KeyHasher, Verdicts};
-use tidegate_limiter::units::{Hits, Span, Timestamp};
+use tidegate_limiter::store::{Counter, KeyHash, KeyHasher};
+use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_rules::Found;
 use tidegate_rules::book::{Book, Rule};
 use tidegate_rules::metadata::Metadata;
 use tidegate_rules::tally::Tallies;
 
 use super::check::CheckRequest;
-use super::fallback::denied;
 use super::limits::Limits;
 use crate::config::Envoy;
 
@@ -122,17 +120,6 @@ impl PlannedCheck {
     /// Whether there is anything to decide: a rule without limits always passes.
     pub(super) fn has_limits(&self) -> bool {
         !self.counters.is_empty()
-    }
-
-    /// The refusal of each limit, if an operator has blocked the descriptor.
-    pub(super) fn blocked(&self, now: Timestamp) -> Option<Verdicts> {
-        let until = Some(self.blocked_until).filter(|until| *until > now)?;
-        let (retry, reset) = match until {
-            Timestamp::NEVER => (Retry::Never, Span::ZERO),
-            until => (Retry::After(until.since(now)), until.since(now)),
-        };
-        let refusal = |counter: &Counter| Verdict { retry, reset, ..denied(&counter.quota) };
-        Some(self.counters.iter().map(refusal).collect())
     }
 
     pub(super) fn limits(&self) -> Limits {

@@ -44,6 +44,7 @@ use tidegate_rules::stats::RuleStats;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
+use super::blocked_by_hand::refusals;
 use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
 use super::decider::{Decider, Shared};
 use super::fallback;
@@ -166,7 +167,7 @@ impl Reserve for Decider {
         let ask = |check: &PlannedCheck| Asked::Reserve { amount: narrow(check.hits), ttl };
         let ids = ids_of_each(&plans, id);
         let part = |(plan, id): (&Option<PlannedCheck>, &ReservationId)| {
-            let check = limited(plan.as_ref()).filter(|check| check.blocked(now).is_none())?;
+            let check = limited(plan.as_ref()).filter(|check| refusals(check, now).is_none())?;
             Some(self.part(check, *id, ask(check)))
         };
         let parts: Vec<Option<Part>> = plans.iter().zip(&ids).map(part).collect();
@@ -179,7 +180,7 @@ impl Reserve for Decider {
         let mut held: SmallVec<[&Part; 2]> = SmallVec::new();
         let statuses = plans.iter().zip(&parts).zip(&answers).map(|((plan, part), answer)| {
             if let Some(check) = plan
-                && let Some(verdicts) = check.blocked(now)
+                && let Some(verdicts) = refusals(check, now)
             {
                 return status(check, verdicts, VerdictSource::Blocked);
             }

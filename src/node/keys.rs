@@ -31,8 +31,8 @@ impl Keys for View {
             let entries = entries.join(" ");
             match &ordered {
                 Ok(KeyOrdered { confirmed, missed, .. }) => tracing::info!(
-                    target: AUDIT, ?order, domain = %key.domain, %entries, confirmed = confirmed.len(),
-                    ?missed, "carried out an order about a key"
+                    target: AUDIT, ?order, domain = %key.domain, %entries,
+                    confirmed = confirmed.len(), ?missed, "carried out an order about a key"
                 ),
                 Err(refusal) => tracing::info!(
                     target: AUDIT, ?order, domain = %key.domain, %entries, %refusal,

@@ -261,7 +261,8 @@ fn every_error_is_one_line_with_position_and_advice() {
             &[("TIDEGATE_RESP__LISTEN", "0.0.0.0:6380")],
             &[],
             "TIDEGATE_RESP__LISTEN: resp.listen: 0.0.0.0:6380 is not on loopback and requires a \
-             password; set TIDEGATE_RESP__PASSWORD, or listen on 127.0.0.1",
+             password, or certificates of clients; set TIDEGATE_RESP__PASSWORD or resp.client_ca, or \
+             listen on 127.0.0.1",
         ),
         (
             Some("[resp]\nlisten = \"127.0.0.1:1\"\npassword = 12345\n"),

@@ -239,13 +239,13 @@ fn check_without_a_verdict_is_one_line_and_code_2() {
     assert_eq!(run.code, 2);
     assert!(run.stderr.contains("without a verdict"), "{}", run.stderr);
 
-    let run = tidegate(&["check", "demo", "user=a", "--url", "https://node:1"]);
+    let run = tidegate(&["check", "demo", "user=a", "--url", "ftp://node:1"]);
     assert_eq!(
         (run.code, &*run.stderr),
         (
             2,
-            "tidegate: https://node:1/v1/check: not the URL of a node; set --url to \
-             http://HOST:PORT, such as http://127.0.0.1:8080\n"
+            "tidegate: ftp://node:1/v1/check: not the URL of a node; set --url to \
+             http://HOST:PORT or https://HOST:PORT, such as http://127.0.0.1:8080\n"
         )
     );
     assert_eq!(tidegate(&["check", "demo", "user"]).code, 2);

@@ -193,7 +193,9 @@ async fn an_owner_that_dies_between_reserve_and_commit_loses_nothing() {
         (outcome, again)
     });
     for (outcome, again) in join_all(told).await {
-        assert_eq!((outcome.as_str(), again.as_str()), ("COMMITTED", "REPEATED"));
+        // A node that gets no answer from the owner in time asks it again.
+        assert!(["COMMITTED", "REPEATED"].contains(&&*outcome), "{outcome}");
+        assert_eq!(again, "REPEATED");
     }
     for value in &values {
         assert_eq!(node(0).left("tenant", value).await, 920, "{value}");

@@ -72,7 +72,7 @@ async fn commands_reach_listeners_with_tls_and_nothing_else_does() {
     let report = status(&operator);
     assert!(report.status.success(), "{report:?}");
     let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
-    assert_eq!(report["node"], "node-1");
+    assert_eq!(report["node"]["id"], "node-1");
     let foreign = ["--client-cert", "foreign.pem", "--client-key", "foreign.key"];
     for refused in [&[][..], &foreign] {
         assert_eq!(status(refused).status.code(), Some(2));

@@ -116,6 +116,7 @@ const CONFINED: [(&str, &[&str]); 18] = [
             // How long a forwarded request may still take; the verdict has its own `now`.
             "src/decide/combiner.rs",
             "src/decide/forward.rs",
+            "src/decide/owner_search.rs",
             "src/decide/reserve.rs",
             "src/decide/shares.rs",
             // When the requests of a program may leave.

@@ -8,6 +8,7 @@ use rustls::version::{TLS12, TLS13};
 use tidegate::config::Resp;
 use tidegate::front::tls::Tls;
 use tidegate_testkit::site::{Authority, Issued};
+use tidegate_testkit::wait::{HANGS_AFTER, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -93,17 +94,17 @@ async fn plain_text_silence_and_clients_without_a_certificate_are_cut_off() {
     let mut plain = site.listener.client().await;
     plain.send("PING\r\n").await;
     assert!(!plain.rest().await.contains("PONG"));
-    assert_eq!(stats.handshake_failed.get(), 1);
+    eventually("it is counted", HANGS_AFTER, || stats.handshake_failed.get() == 1).await;
     let foreign = Authority::new().issue("app");
     for (shows, failed) in [(None, 2), (Some(&foreign), 3)] {
         // Of TLS 1.3 the client learns it after its own part.
         let mut refused = site.connect(shows, &TLS13).await;
         refused.read_u8().await.expect_err("it is refused");
-        assert_eq!(stats.handshake_failed.get(), failed);
+        eventually("it is counted", HANGS_AFTER, || stats.handshake_failed.get() == failed).await;
     }
     let mut silent = site.listener.client().await;
     assert_eq!(silent.rest().await, "");
-    assert_eq!(stats.slow.get(), 1);
+    eventually("it is counted", HANGS_AFTER, || stats.slow.get() == 1).await;
 }
 
 #[tokio::test]

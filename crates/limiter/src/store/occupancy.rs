@@ -3,7 +3,7 @@
 //! | slots | bound |
 //! |---|---|
 //! | counters of a shard | its part of `keys_max` |
-//! | counters of a shard of one domain | its part of [`Store::with_domain_keys`], where that is set |
+//! | counters of a shard of one domain | its part of [`Store::with_domain_keys`], if that is set |
 //! | reservations of all shards | a quarter of `keys_max`, besides the counters |
 //!
 //! **Domains.** A key names its domain by 8 bits of its tag ([`KeyHash::domain`]), if the hasher
