@@ -74,6 +74,30 @@ def work_folder(name):
     return folder
 
 
+def debian_base():
+    """The folder of a Debian system with systemd, made once."""
+    folder = ROOT / "target/debian-bookworm"
+    if not (folder / "done").exists():
+        install("debootstrap", "debootstrap")
+        shutil.rmtree(folder, ignore_errors=True)
+        include = "--include=systemd,systemd-sysv,dbus,man-db,ca-certificates"
+        command = ["debootstrap", "--variant=minbase", include, "bookworm", str(folder)]
+        run = subprocess.run(command, capture_output=True, text=True)
+        if run.returncode != 0:
+            skip(f"debootstrap made no Debian system: {run.stdout[-2000:]}{run.stderr[-2000:]}")
+        (folder / "done").touch()
+    return folder
+
+
+def in_own_network():
+    """Goes on in a network namespace, as root: nothing that is started there touches this machine's."""
+    mark = "IN_NETWORK_OF_ITS_OWN"
+    if os.environ.pop(mark, None) is None:
+        own = ["unshare", "--net", "--mount", "--", sys.executable, *sys.argv]
+        sys.exit(subprocess.run(own, env=dict(os.environ, **{mark: "1"})).returncode)
+    call("ip", "link", "set", "lo", "up")
+
+
 def clean_environment():
     """The environment without variables that a node would take for keys of its configuration."""
     return {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
@@ -110,9 +134,7 @@ def get(url):
 
 def call(*command, **more):
     """Runs a command to its end and returns its output; a failure ends the script."""
-    run = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, **more
-    )
+    run = subprocess.run([str(word) for word in command], capture_output=True, text=True, **more)
     if run.returncode != 0:
         fail(f"{' '.join(map(str, command))}: exit code {run.returncode}\n{run.stdout}{run.stderr}")
     return run.stdout
@@ -188,8 +210,9 @@ class Node:
             "rules.path": ROOT / "rules",
             **self.keys,
         }
-        sets = [word for key, value in keys.items() if value is not None
-                for word in ("--set", f"{key}={value}")]
+        sets = [
+            word for key, value in keys.items() if value is not None for word in ("--set", f"{key}={value}")
+        ]
         self.process = Process(self.folder / f"{self.name}.log", [binary(), "serve", *sets])
 
     def is_ready(self):
