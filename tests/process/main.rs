@@ -35,6 +35,7 @@ mod rotated_certificates;
 mod rules_reload;
 mod soft_limits;
 mod stats_bounds;
+mod systemd;
 mod xds;
 
 /// The binary that cargo built for these tests.
