@@ -133,7 +133,7 @@ pub(super) enum Waited<T> {
 }
 
 /// The node's own words if it sent some, otherwise advice.
-fn unexpected(url: &str, response: &Response<Bytes>, what: &str) -> Failure {
+pub(super) fn unexpected(url: &str, response: &Response<Bytes>, what: &str) -> Failure {
     let body: Option<Value> = serde_json::from_slice(response.body()).ok();
     let error = body.as_ref().and_then(|body| body.get("error")).and_then(Value::as_str);
     let problem = format!("{url} answered {}{what}", response.status());

@@ -8,6 +8,7 @@ mod bootstrap;
 mod ca;
 mod check;
 mod client;
+mod completions;
 mod config_check;
 mod demo;
 mod drain;
@@ -15,7 +16,9 @@ mod entry;
 mod export;
 mod failure;
 mod forget;
+mod healthcheck;
 mod key;
+mod man;
 mod members;
 mod proxy;
 mod recover;
@@ -29,7 +32,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::compat::envoy_ratelimit::command;
 
@@ -63,6 +66,8 @@ enum Command {
     Ca(ca::Command),
     /// Show members, regions, ring shares, rules and clocks, or the owner of a key
     Status(status::Args),
+    /// Ask a node whether it is ready
+    Healthcheck(healthcheck::Args),
     /// Show the agreed members and voters of a region
     Members(members::Args),
     /// Show the regions that own global keys, or say that one is lost
@@ -83,6 +88,10 @@ enum Command {
     Export(export::Command),
     /// Start three nodes in two regions on this machine and demonstrate limits
     Demo(demo::Args),
+    /// Write the completions of a shell
+    Completions(completions::Args),
+    /// Write the manual pages into a folder
+    Man(man::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -140,6 +149,7 @@ fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<bool,
         Command::RatelimitConfigCheck(args) => config_check::run(&args, out),
         Command::Ca(command) => ca::run(&command, out),
         Command::Status(args) => status::run(&args, screen, out),
+        Command::Healthcheck(args) => healthcheck::run(&args, out),
         Command::Members(args) => members::run(&args, screen, out),
         Command::Regions(args) => regions::run(&args, screen, out),
         Command::Drain(args) => drain::run(&args, out),
@@ -149,5 +159,7 @@ fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<bool,
         Command::Recover(args) => recover::run(&args, out),
         Command::Export(command) => export::run(&command, out),
         Command::Demo(args) => demo::run(&args, screen, out),
+        Command::Completions(args) => completions::run(&args, &mut Cli::command(), out),
+        Command::Man(args) => man::run(&args, Cli::command(), out),
     }
 }

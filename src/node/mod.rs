@@ -27,6 +27,7 @@ mod rulebook;
 mod service;
 mod skew;
 mod system;
+mod systemd;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -177,6 +178,7 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
         skew_unready: config.cluster.skew_unready,
     };
     tasks.spawn(readiness.keep(stop_node.clone()).map(Ok));
+    tasks.spawn(systemd::report(health.clone(), shutdown.clone(), stop_node.clone()).map(Ok));
     tracing::info!(node = %config.node.id, region = %config.node.region, "starting");
     let (has_drained, drained) = watch::channel(None);
     let grpc_health = &grpc_health;

@@ -37,6 +37,9 @@ fn help_describes_each_command_with_examples() {
         ("help_ca_init", &["ca", "init", "--help"]),
         ("help_ca_issue", &["ca", "issue", "--help"]),
         ("help_status", &["status", "--help"]),
+        ("help_healthcheck", &["healthcheck", "--help"]),
+        ("help_completions", &["completions", "--help"]),
+        ("help_man", &["man", "--help"]),
         ("help_regions", &["regions", "--help"]),
         ("help_members", &["members", "--help"]),
         ("help_forget", &["forget", "--help"]),
@@ -445,6 +448,40 @@ fn status_of_a_key_names_its_owners() {
         "rule demo.user (strict, region), token 00000000000000ff\nowner in eu: n1\nowner in us: n3\n"
     );
     assert_eq!(node.request().0, "GET /owner?domain=demo&user=a%20b%26c HTTP/1.1");
+}
+
+#[test]
+fn healthcheck_is_an_exit_code() {
+    for (head, body, code) in [
+        ("HTTP/1.1 200 OK\r\n", "ready\n", 0),
+        ("HTTP/1.1 503 Service Unavailable\r\n", "join: no member yet\n", 1),
+    ] {
+        let node = Fake::start(head, body);
+        let run = tidegate(&["healthcheck", "--url", &node.url]);
+        assert_eq!((run.code, &*run.stdout), (code, body));
+        assert_eq!(node.request().0, "GET /readyz HTTP/1.1");
+    }
+    let node = Fake::start("HTTP/1.1 200 OK\r\n", "ok\n");
+    assert_eq!(tidegate(&["healthcheck", "--alive", "--url", &node.url]).code, 0);
+    assert_eq!(node.request().0, "GET /healthz HTTP/1.1");
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    assert_eq!(tidegate(&["healthcheck", "--url", &format!("http://{free}")]).code, 2);
+}
+
+#[test]
+fn every_command_has_a_manual_page_and_a_shell_completes_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let pages = dir.path().join("man1");
+    assert_eq!(tidegate(&["man", pages.to_str().unwrap()]).code, 0);
+    let bash = tidegate(&["completions", "bash"]).stdout;
+    for name in ["serve", "ca-issue", "rules-test", "export-nftables"] {
+        let page = fs::read_to_string(pages.join(format!("tidegate-{name}.1"))).unwrap();
+        assert!(page.contains(".SH SYNOPSIS"), "{page}");
+        let last = name.rsplit('-').next().unwrap();
+        assert!(bash.contains(last), "{last} is not completed");
+    }
+    let run = tidegate(&["man", "/proc/nowhere"]);
+    assert_eq!((run.code, run.stderr.lines().count()), (2, 1), "{}", run.stderr);
 }
 
 #[test]

@@ -37,6 +37,7 @@ mod rules_reload;
 mod secured_listeners;
 mod soft_limits;
 mod stats_bounds;
+mod systemd;
 mod xds;
 
 /// The binary that cargo built for these tests.

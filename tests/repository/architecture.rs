@@ -73,7 +73,7 @@ const IMPURE: [(&str, &[&str]); 12] = [
 ];
 
 /// A library or a type that only the named files or folders name, so that it can be replaced there.
-const CONFINED: [(&str, &[&str]); 18] = [
+const CONFINED: [(&str, &[&str]); 19] = [
     ("bincode", &["crates/cluster/src/encoding.rs"]),
     ("raft", &["crates/cluster/src/consensus/engine.rs"]),
     ("slog", &["crates/cluster/src/consensus/engine.rs"]),
@@ -83,7 +83,9 @@ const CONFINED: [(&str, &[&str]); 18] = [
         "quinn",
         &["crates/cluster/src/mesh/", "crates/cluster/src/environment.rs", "src/node/system.rs"],
     ),
-    ("notify", &["src/reload/watch.rs"]),
+    // Of `sd_notify` the function has the name of the crate `notify`.
+    ("notify", &["src/node/systemd.rs", "src/reload/watch.rs"]),
+    ("sd_notify", &["src/node/systemd.rs"]),
     ("redb", &["src/storage/"]),
     ("postcard", &["src/storage/record.rs"]),
     ("rcgen", &["crates/cluster/src/pki/"]),

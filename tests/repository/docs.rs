@@ -37,13 +37,15 @@ fn every_metric_is_documented() {
         .filter_map(|cells| code(cells.first()?))
         .filter_map(|name| name.strip_prefix("tidegate_").map(str::to_owned))
         .collect();
-    // The first literal of each constant of the file that defines the metrics.
-    let names: BTreeSet<String> = read("src/observe/names.rs")
-        .split(": Metric =")
-        .skip(1)
-        .filter_map(|definition| definition.split('"').nth(1).map(str::to_owned))
-        .collect();
-    assert_eq!(documented, names);
+    assert_eq!(documented, exported_metrics());
+}
+
+/// Names without `tidegate_` and suffix: the first literal of each constant of the file that defines
+/// the metrics.
+pub(crate) fn exported_metrics() -> BTreeSet<String> {
+    let names = read("src/observe/names.rs");
+    let constants = names.split(": Metric =").skip(1);
+    constants.filter_map(|constant| constant.split('"').nth(1).map(str::to_owned)).collect()
 }
 
 #[test]
@@ -193,7 +195,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }
 
-fn read(name: &str) -> String {
+pub(crate) fn read(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap()
 }
 

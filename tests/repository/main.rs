@@ -6,6 +6,7 @@ mod architecture;
 mod bench_rendering;
 mod docs;
 mod imports;
+mod monitoring;
 mod mutants;
 mod rules_shipped;
 mod source;

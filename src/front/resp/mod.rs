@@ -20,7 +20,7 @@
 //! | a command | `limits.body_bytes_max`, 1,024 words | an error, and the connection is closed |
 //! | before `AUTH` | 10 words of 16 KiB | likewise, as Redis |
 //! | a key; what `TG.CHECK` names | `limits.value_bytes_max`; `limits.entries_max` | an error |
-//! | time for a handshake; for a command that has begun; `AUTH` | `limits.header_timeout` | cut; counted |
+//! | time for a handshake, a begun command, `AUTH` | `limits.header_timeout` | cut; counted |
 //! | time in which a client takes no replies | `limits.header_timeout` | cut; counted |
 //! | replies not sent | 64 KiB and one reply | nothing more is read until they are gone |
 //! | commands decided at once | 512 | the others follow |
