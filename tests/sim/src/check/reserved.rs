@@ -74,13 +74,13 @@ fn problems(case: &Case<'_, '_>, all: &[Reserved]) -> Vec<String> {
             let bounded: Vec<&Record> = requests.iter().filter(is_bounded).copied().collect();
             found.extend(over(case, key, &bounded, all));
             found.extend(unanswered(case, key, &requests));
+            let probes = records[case.probes_from..case.final_read_from].iter();
+            let probes: Vec<&Record> = probes.filter(of_key).collect();
+            found.extend(kept_from(case, key, &probes, all));
             let reads = records[case.final_read_from..].iter().filter(of_key);
             let reads = reads.filter(|record| record.is_decided());
             let left = reads.filter_map(|record| Some(record.response?.remaining)).min();
             if let Some(left) = left {
-                let probes = records[case.probes_from..case.final_read_from].iter();
-                let probes: Vec<&Record> = probes.filter(of_key).collect();
-                found.extend(kept_from(case, key, &probes, left, all));
                 found.extend(counted_otherwise(case, key, &requests, left));
             }
         }
@@ -276,9 +276,9 @@ fn kept_from(
     case: &Case<'_, '_>,
     key: Key,
     probes: &[&Record],
-    left: u32,
     all: &[Reserved],
 ) -> Option<String> {
+    let left = u64::from(key.kind.limit()).checked_sub(*case.world.counts_at_rest.get(&key)?)?;
     // Other nodes may hold hits of a leased limit.
     if left == 0 || key.kind.is_leased() {
         return None;

@@ -71,7 +71,8 @@ pub(crate) struct World<'a> {
     pub(crate) offsets: Offsets,
     /// What nodes had granted and were granted then.
     pub(crate) grants_at_rest: Vec<(String, Grants)>,
-    /// What the owners of leased keys had counted when nothing was held any more.
+    /// What the owners of leased keys and of those with reservations had counted when nothing was
+    /// held any more. What is reserved is not counted.
     pub(crate) counts_at_rest: BTreeMap<Key, u64>,
     selection: Selection,
     is_long: bool,
@@ -603,12 +604,14 @@ impl World<'_> {
         first
     }
 
-    /// Records what was granted, and what the owners of leased keys have counted.
+    /// Records what was granted, and what the owners of leased keys and of those with reservations
+    /// have counted.
     pub(crate) fn record_counts_at_rest(&mut self) {
         let grants = |node: &Node| Some((node.id.clone(), node.process.as_ref()?.grants()));
         self.grants_at_rest = self.nodes.iter().filter_map(grants).collect();
         let mut counts: BTreeMap<Key, Option<u64>> = BTreeMap::new();
-        for (key, _, counter) in self.counters.iter().filter(|(key, ..)| key.kind.is_leased()) {
+        let is_recorded = |key: &Key| key.kind.is_leased() || key.kind.is_reserved();
+        for (key, _, counter) in self.counters.iter().filter(|(key, ..)| is_recorded(key)) {
             let owner = (0..self.nodes.len()).find(|node| self.decides_token(*node, *key, counter));
             let process = owner.and_then(|owner| self.nodes[owner].process.as_ref());
             let count = process.map(|process| u64::from(process.count_of(counter)));
