@@ -17,7 +17,7 @@ COPY --from=build /src/LICENSE-APACHE /src/LICENSE-MIT /usr/share/doc/tidegate/
 COPY --from=build /src/cluster.toml /etc/tidegate/cluster.toml
 COPY --from=build /src/rules /etc/tidegate/rules
 # HTTP and gRPC have to be reachable from outside the container; as /bin/ratelimit they are anyway.
-# The admin listener has no password and stays inside; set TIDEGATE_ADMIN__LISTEN to open it. /readyz and
+# The admin listener has no password without admin.token_file, and stays inside; set TIDEGATE_ADMIN__LISTEN to open it. /readyz and
 # /metrics are on 8080 as well.
 RUN sed -i -E 's/^listen = "127\.0\.0\.1:(8080|8081)"/listen = "0.0.0.0:\1"/' /etc/tidegate/cluster.toml
 USER tidegate

@@ -1,15 +1,22 @@
 //! The admin listener: the state of this node and its view of the cluster.
 //!
 //! `/healthz` (liveness), `/readyz` (readiness), `/metrics`, `/status`, `/members`, `/regions`,
-//! `/owner`, `/blocked`, and what an operator orders: `POST /drain`, `/bootstrap`, `/forget` and
-//! `/regions/lost`. Responses are JSON for operators and their scripts; names are only added.
+//! `/owner`, `/key`, `/events`, `/blocked`, the dashboard (`/ui/`), and what an operator orders:
+//! `POST /drain`, `/bootstrap`, `/forget` and `/regions/lost`. Responses are JSON for operators and
+//! their scripts; names are only added.
 
+pub mod access;
 pub mod blocked;
+pub mod dashboard;
+pub mod events;
 mod operate;
 pub mod report;
 mod router;
+pub mod snapshot;
 
+pub use access::Access;
 pub use blocked::{BlockedReport, BlockedSource, WatchBlocked};
+pub use events::Overview;
 pub use operate::{Operate, Refusal};
 pub use report::{DrainReport, Inspect, MembersReport, OwnerReport, RegionsReport, StatusReport};
 pub use router::{AdminState, router};

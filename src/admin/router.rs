@@ -5,17 +5,20 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use http::header::CONTENT_TYPE;
-use http::{Method, StatusCode, Uri};
+use http::header::{ACCEPT, CONTENT_TYPE, LOCATION, WWW_AUTHENTICATE};
+use http::{HeaderMap, Method, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::access::{Access, Denied};
 use super::blocked::{STREAMS_MAX, Streams, WatchBlocked};
+use super::dashboard;
+use super::events::{self, Overview};
 use super::operate::{Operate, Refusal};
 use super::report::{DrainReport, Inspect};
 use crate::front::pages::Page;
@@ -35,6 +38,10 @@ pub struct AdminState {
     pub inspect: Arc<dyn Inspect>,
     /// For `/bootstrap`, `/forget` and `/regions/lost`.
     pub operate: Arc<dyn Operate>,
+    /// For `/events` and `/key`.
+    pub overview: Arc<dyn Overview>,
+    /// Whom the listener serves.
+    pub access: Access,
     /// For `/blocked`; `None` where no sources are watched.
     pub blocked: Option<Arc<dyn WatchBlocked>>,
     /// For `/readyz` and `/metrics`.
@@ -55,6 +62,7 @@ struct Routed {
     status: Page,
     blocked: Page,
     streams: Streams,
+    viewers: events::Streams,
 }
 
 /// The router of the listener of `[admin]`.
@@ -65,26 +73,39 @@ pub fn router(state: AdminState) -> Router {
         .route("/forget", post(forget))
         .route("/regions/lost", post(region_lost))
         .route_layer(from_fn(from_same_site));
-    Router::new()
-        .route("/", get(index))
+    let access = state.access.clone();
+    // What needs no token: see `access.rs`.
+    let open = Router::new()
         .route("/healthz", get(alive))
         .route("/readyz", get(ready))
+        .route("/ui", get(to_dashboard))
+        .merge(dashboard::routes())
+        .method_not_allowed_fallback(method_not_allowed);
+    Router::new()
+        .route("/", get(index))
         .route("/metrics", get(scrape))
         .route("/status", get(status))
         .route("/members", get(members))
         .route("/regions", get(regions))
         .route("/owner", get(owner))
+        .route("/key", get(key))
+        .route("/events", get(events))
         .route("/blocked", get(blocked))
         .route("/blocked/stream", get(blocked_stream))
         .merge(commands)
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(access.clone(), with_token))
+        .merge(open)
+        .layer(from_fn(dashboard::confined))
+        .layer(from_fn_with_state(access, for_own_host))
         .with_state(Routed {
             admin: state,
             metrics: Page::default(),
             status: Page::default(),
             blocked: Page::default(),
             streams: Streams::default(),
+            viewers: events::Streams::default(),
         })
 }
 
@@ -97,7 +118,42 @@ async fn from_same_site(request: Request, next: Next) -> Response {
     }
 }
 
-async fn index() -> Response {
+/// Passes on what is for a host of this listener. Others learn nothing, not even what this is.
+async fn for_own_host(State(access): State<Access>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    match access.check_host(&parts) {
+        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Err(_) => StatusCode::MISDIRECTED_REQUEST.into_response(),
+    }
+}
+
+/// Passes on what has the token.
+async fn with_token(State(access): State<Access>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    // Whoever has a browser only is led to the page that asks for the token.
+    if access.check_token(&parts).is_err() && !(parts.uri.path() == "/" && is_page(&parts.headers))
+    {
+        let refused = refuse(StatusCode::UNAUTHORIZED, &Denied::Token.to_string());
+        return ([(WWW_AUTHENTICATE, "Bearer")], refused).into_response();
+    }
+    next.run(Request::from_parts(parts, body)).await
+}
+
+/// Whether a browser asks for a page.
+fn is_page(headers: &HeaderMap) -> bool {
+    let accepted = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    accepted.is_some_and(|accepted| accepted.contains("text/html"))
+}
+
+/// Relative, so that it holds behind a proxy that adds a path.
+async fn to_dashboard() -> Response {
+    (StatusCode::SEE_OTHER, [(LOCATION, "ui/")]).into_response()
+}
+
+async fn index(headers: HeaderMap) -> Response {
+    if is_page(&headers) {
+        return to_dashboard().await;
+    }
     json(
         StatusCode::OK,
         &serde_json::json!({
@@ -109,6 +165,9 @@ async fn index() -> Response {
                 "/members",
                 "/regions",
                 "/owner?domain=D&KEY=VALUE",
+                "/key?domain=D&KEY=VALUE",
+                "/events",
+                "/ui/",
                 "/blocked",
                 "/blocked/stream",
             ],
@@ -156,21 +215,39 @@ async fn regions(State(state): State<Routed>) -> Response {
 
 /// `?domain=D` and, in order, the entries.
 async fn owner(State(state): State<Routed>, uri: Uri) -> Response {
+    match descriptor(&uri) {
+        Ok((domain, pairs)) => json(StatusCode::OK, &state.admin.inspect.owner(&domain, &pairs)),
+        Err(text) => refuse(StatusCode::BAD_REQUEST, &text),
+    }
+}
+
+/// As [`owner`], with what the counters hold.
+async fn key(State(state): State<Routed>, uri: Uri) -> Response {
+    match descriptor(&uri) {
+        Ok((domain, pairs)) => json(StatusCode::OK, &state.admin.overview.key(domain, pairs).await),
+        Err(text) => refuse(StatusCode::BAD_REQUEST, &text),
+    }
+}
+
+/// `?domain=D` and, in order, the entries; or what is wrong with the query.
+fn descriptor(uri: &Uri) -> Result<(String, Vec<(String, String)>), String> {
+    let usage = format!("use {}?domain=D&KEY=VALUE", uri.path());
     let Some(mut pairs) = uri.query().and_then(decode_query) else {
-        let text = "query missing or not percent-encoded UTF-8; use /owner?domain=D&KEY=VALUE";
-        return refuse(StatusCode::BAD_REQUEST, text);
+        return Err(format!("query missing or not percent-encoded UTF-8; {usage}"));
     };
     let domain = pairs.iter().position(|(name, _)| name == "domain").map(|i| pairs.remove(i).1);
     match domain {
-        Some(domain) if !domain.is_empty() && !pairs.is_empty() => {
-            json(StatusCode::OK, &state.admin.inspect.owner(&domain, &pairs))
-        }
-        _ => {
-            let text =
-                "a domain and at least one entry are required; use /owner?domain=D&KEY=VALUE";
-            refuse(StatusCode::BAD_REQUEST, text)
-        }
+        Some(domain) if !domain.is_empty() && !pairs.is_empty() => Ok((domain, pairs)),
+        _ => Err(format!("a domain and at least one entry are required; {usage}")),
     }
+}
+
+async fn events(State(state): State<Routed>) -> Response {
+    let Routed { admin, viewers, .. } = state;
+    viewers.open(&*admin.overview, admin.stop).unwrap_or_else(|| {
+        let text = format!("{} streams are open; close one", events::STREAMS_MAX);
+        refuse(StatusCode::SERVICE_UNAVAILABLE, &text)
+    })
 }
 
 async fn blocked(State(state): State<Routed>) -> Response {

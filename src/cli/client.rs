@@ -2,6 +2,7 @@
 //! admin listener.
 
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tidegate_cluster::pki;
 use tokio::runtime;
 use tokio::time::timeout;
 
@@ -36,6 +38,9 @@ pub(super) struct AdminDoor {
         default_value = "http://127.0.0.1:8082"
     )]
     url: String,
+    /// File with the token of the admin listener (`admin.token_file`)
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_ADMIN_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
 }
 
 /// Advice when the answer is not from an admin listener.
@@ -60,7 +65,7 @@ impl AdminDoor {
         text: impl FnOnce(&mut dyn Write, &T) -> io::Result<()>,
     ) -> Result<(), Failure> {
         let url = self.at(path);
-        let response = ask(Method::GET, &url, String::new())?;
+        let response = self.ask(Method::GET, &url)?;
         let report = Some(&response).filter(|response| response.status() == StatusCode::OK);
         let report = report.and_then(|response| serde_json::from_slice(response.body()).ok());
         let Some(report): Option<T> = report else {
@@ -80,11 +85,20 @@ impl AdminDoor {
     /// The node refused, with its text; or as [`ask`].
     pub(super) fn order(&self, path: &str) -> Result<(), Failure> {
         let url = self.at(path);
-        let response = ask(Method::POST, &url, String::new())?;
+        let response = self.ask(Method::POST, &url)?;
         if response.status() == StatusCode::ACCEPTED {
             return Ok(());
         }
         Err(unexpected(&url, &response, ""))
+    }
+
+    fn ask(&self, method: Method, url: &str) -> Result<Response<Bytes>, Failure> {
+        let token = self.token()?;
+        in_time(url, ask_within(TIMEOUT, method, url, String::new(), token.as_deref())?)
+    }
+
+    pub(super) fn token(&self) -> Result<Option<String>, Failure> {
+        self.token_file.as_deref().map(read_token).transpose()
     }
 
     /// As [`AdminDoor::order`], for an order that is answered with a report once it is carried out.
@@ -94,7 +108,9 @@ impl AdminDoor {
         timeout: Duration,
     ) -> Result<Waited<T>, Failure> {
         let url = self.at(path);
-        let Some(response) = ask_within(timeout, Method::POST, &url, String::new())? else {
+        let token = self.token()?;
+        let asked = ask_within(timeout, Method::POST, &url, String::new(), token.as_deref())?;
+        let Some(response) = asked else {
             return Ok(Waited::TimedOut);
         };
         match response.status() {
@@ -126,8 +142,17 @@ fn unexpected(url: &str, response: &Response<Bytes>, what: &str) -> Failure {
 ///
 /// `url` is not a plain HTTP URL, or the node did not answer in time.
 pub(super) fn ask(method: Method, url: &str, body: String) -> Result<Response<Bytes>, Failure> {
-    let answered = ask_within(TIMEOUT, method, url, body)?;
-    answered.ok_or_else(|| no_answer(url, &format!("no answer within {TIMEOUT:?}")))
+    in_time(url, ask_within(TIMEOUT, method, url, body, None)?)
+}
+
+fn in_time(url: &str, answer: Option<Response<Bytes>>) -> Result<Response<Bytes>, Failure> {
+    answer.ok_or_else(|| no_answer(url, &format!("no answer within {TIMEOUT:?}")))
+}
+
+/// The token in a file that only this user and its group can read.
+pub(super) fn read_token(path: &Path) -> Result<String, Failure> {
+    let text = pki::read_secret_text(path, || "openssl rand -hex 32".to_owned())?;
+    Ok(text.trim().to_owned())
 }
 
 /// As [`ask`]; none if there is no response within `most`.
@@ -136,11 +161,15 @@ fn ask_within(
     method: Method,
     url: &str,
     body: String,
+    token: Option<&str>,
 ) -> Result<Option<Response<Bytes>>, Failure> {
     let uri = parse(url)?;
     let run = || -> io::Result<_> {
         let request = Request::builder().method(method).uri(uri);
-        let request = request.header(header::CONTENT_TYPE, "application/json");
+        let mut request = request.header(header::CONTENT_TYPE, "application/json");
+        if let Some(token) = token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
         let request = request.body(Full::new(Bytes::from(body))).map_err(io::Error::other)?;
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(runtime.block_on(async { timeout(most, exchange(request)).await }))

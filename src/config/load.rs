@@ -122,7 +122,7 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
     let tls = &mut config.tls;
     let (grpc, proxy, xds) = (&mut config.grpc, &mut config.proxy, &mut config.xds);
     let access_log = proxy.access_log.as_mut().filter(|path| *path != Path::new("-"));
-    let paths: [(&str, Option<&mut PathBuf>); 16] = [
+    let paths: [(&str, Option<&mut PathBuf>); 17] = [
         ("node.data_dir", config.node.data_dir.as_mut()),
         ("rules.path", Some(&mut config.rules.path)),
         ("tls.ca", tls.ca.as_mut()),
@@ -139,6 +139,7 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
         ("proxy.tls_key", proxy.tls_key.as_mut()),
         ("proxy.upstream_ca", proxy.upstream_ca.as_mut()),
         ("proxy.access_log", access_log),
+        ("admin.token_file", config.admin.token_file.as_mut()),
     ];
     for (key, path) in paths {
         let elsewhere = matches!(origins.get(key), Some(Origin::Variable(_) | Origin::Flag(_)));

@@ -39,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 use self::blocklist::{Blocklist, Transaction};
 pub use self::nft::Error as NftError;
 use self::node_stream::Update;
+use crate::config::Secret;
 
 /// Most nodes to follow.
 pub const NODES_MAX: usize = 64;
@@ -53,6 +54,8 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 pub struct Options {
     /// Admin listeners of the nodes: `http://HOST:PORT`.
     pub nodes: Vec<Uri>,
+    /// The token of the listeners, if they ask for one.
+    pub token: Option<Secret>,
     /// Networks that are never blocked, besides loopback, link-local and the nodes themselves.
     pub allow: Vec<IpNet>,
     /// Length of the prefix by which IPv6 sources are blocked, 1 to 128.
@@ -92,7 +95,8 @@ pub async fn run(
     // Dropped at the end, and the streams with it.
     let mut streams = JoinSet::new();
     for (node, url) in options.nodes.iter().enumerate() {
-        streams.spawn(node_stream::follow(node, url.clone(), sender.clone()));
+        let (url, token) = (url.clone(), options.token.clone());
+        streams.spawn(node_stream::follow(node, url, token, sender.clone()));
     }
     let mut table = Table { options, out };
     let kept = stop.run_until_cancelled(keep(&mut table, updates)).await;

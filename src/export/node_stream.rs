@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff};
 use bytes::Bytes;
-use http::header::ACCEPT;
+use http::header::{ACCEPT, AUTHORIZATION};
 use http::{Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Collected, Empty, Limited};
 use hyper::body::Incoming;
@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use super::event_stream::EventStream;
 use crate::admin::BlockedReport;
 use crate::admin::blocked::{EVENT, KEEP_ALIVE, PAUSE};
+use crate::config::Secret;
 
 /// Delays between attempts; the jitter adds up to as much again.
 const DELAY_MIN: Duration = Duration::from_millis(100);
@@ -41,10 +42,17 @@ pub(super) struct Update {
 }
 
 /// Sends the pictures of the node at `url` until the receiver is gone.
-pub(super) async fn follow(node: usize, url: Uri, updates: mpsc::Sender<Update>) {
+pub(super) async fn follow(
+    node: usize,
+    url: Uri,
+    token: Option<Secret>,
+    updates: mpsc::Sender<Update>,
+) {
     let mut delays = delays(node);
     loop {
-        let Err(problem) = follow_once(node, &url, &updates, &mut delays).await else { return };
+        let listener = (&url, token.as_ref());
+        let ended = follow_once(node, listener, &updates, &mut delays).await;
+        let Err(problem) = ended else { return };
         let delay = delays.next().unwrap_or(DELAY_MAX);
         tracing::warn!(%url, ?delay, "{problem}; connecting again, its sources stay until their time");
         tokio::time::sleep(delay).await;
@@ -60,11 +68,11 @@ fn delays(node: usize) -> ExponentialBackoff {
 /// Follows one stream to its end; `Ok` when the receiver is gone.
 async fn follow_once(
     node: usize,
-    url: &Uri,
+    (url, token): (&Uri, Option<&Secret>),
     updates: &mpsc::Sender<Update>,
     delays: &mut ExponentialBackoff,
 ) -> Result<(), String> {
-    let (mut body, addr) = tokio::time::timeout(CONNECT_TIMEOUT, open(url))
+    let (mut body, addr) = tokio::time::timeout(CONNECT_TIMEOUT, open(url, token))
         .await
         .map_err(|_| format!("no answer within {CONNECT_TIMEOUT:?}"))??;
     let mut events = EventStream::default();
@@ -96,13 +104,16 @@ async fn follow_once(
 }
 
 /// Opens the stream; its body, and the address that was connected to.
-async fn open(url: &Uri) -> Result<(Incoming, Option<IpAddr>), String> {
+async fn open(url: &Uri, token: Option<&Secret>) -> Result<(Incoming, Option<IpAddr>), String> {
     let mut connector = HttpConnector::new();
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     let client = Client::builder(TokioExecutor::new()).build::<_, Empty<Bytes>>(connector);
     let stream = format!("{}/blocked/stream", url.to_string().trim_end_matches('/'));
-    let request = Request::get(stream).header(ACCEPT, "text/event-stream").body(Empty::new());
-    let request = request.map_err(|error| error.to_string())?;
+    let mut request = Request::get(stream).header(ACCEPT, "text/event-stream");
+    if let Some(token) = token {
+        request = request.header(AUTHORIZATION, format!("Bearer {}", token.reveal()));
+    }
+    let request = request.body(Empty::new()).map_err(|error| error.to_string())?;
     let response = client.request(request).await.map_err(|error| innermost(&error))?;
     let addr = response.extensions().get::<HttpInfo>().map(|it| it.remote_addr().ip());
     let (head, body) = response.into_parts();

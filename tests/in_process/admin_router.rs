@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::admin_dashboard::FakeOverview;
 use axum::Router;
 use axum::body::Body;
 use http::{Request, Response, StatusCode};
@@ -10,7 +11,7 @@ use http_body_util::BodyExt;
 use tidegate::admin::blocked::{PAUSE, STREAMS_MAX};
 use tidegate::admin::report::{MapReport, NodeReport, OwnerOf, RegionsReport};
 use tidegate::admin::{
-    AdminState, BlockedReport, BlockedSource, DrainReport, Inspect, MembersReport, Operate,
+    Access, AdminState, BlockedReport, BlockedSource, DrainReport, Inspect, MembersReport, Operate,
     OwnerReport, Refusal, StatusReport, WatchBlocked, router,
 };
 use tidegate::front::Probes;
@@ -283,10 +284,12 @@ async fn streams_beyond_the_bound_are_refused() {
 
 const DRAINED: DrainReport = DrainReport { handed_over: true, reason: None };
 
-fn state(health: &Health) -> AdminState {
+pub(crate) fn state(health: &Health) -> AdminState {
     AdminState {
         inspect: Arc::new(Fake),
         operate: Arc::new(Fake),
+        overview: Arc::new(FakeOverview::default()),
+        access: Access::default(),
         blocked: None,
         probes: Arc::new(FakeProbes { health: health.clone(), metrics: Metrics::new("0") }),
         drain: CancellationToken::new(),

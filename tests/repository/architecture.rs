@@ -32,7 +32,7 @@ const RUNTIME: [&str; 6] = ["tokio", "quinn", "tonic", "hyper", "rustls", "axum"
 
 /// No socket, no task, no clock, no randomness, no output: a decision depends on the arguments
 /// alone. Whole crates, and the files of the shell that are pure as well.
-const PURE: [&str; 19] = [
+const PURE: [&str; 20] = [
     "crates/limiter/src/",
     "crates/rules/src/",
     "crates/ownership/src/",
@@ -40,6 +40,7 @@ const PURE: [&str; 19] = [
     "crates/client/src/policy.rs",
     "crates/client/src/recent.rs",
     "crates/client/src/schedule.rs",
+    "src/decide/refused_keys.rs",
     "src/decide/source_net.rs",
     "src/decide/source_watch.rs",
     "src/export/blocklist.rs",

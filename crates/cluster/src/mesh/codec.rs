@@ -36,6 +36,9 @@ pub const RESTS: u8 = 5;
 /// of them.
 pub const RESERVATIONS: u8 = 5;
 
+/// The first version with [`Call::Snapshot`](super::wire::Call::Snapshot).
+pub const SNAPSHOTS: u8 = 5;
+
 /// The version of the frames of every hello and its answer, whatever follows them: their layout
 /// never changes, so that nodes of all versions can tell each other what they speak.
 pub const HELLO_VERSION: u8 = 4;
