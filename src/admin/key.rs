@@ -1,22 +1,14 @@
-//! One key by hand: `/key` shows it; `POST /key/reset`, `/key/adjust`, `/key/block` and
-//! `/key/unblock` change it, each with one line in the log (target `audit`).
+//! One key by hand: `POST /key/reset`, `/key/adjust`, `/key/block` and `/key/unblock`, each with one
+//! line in the log (target `audit`).
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tidegate_limiter::units::Span;
 
 use super::operate::Refusal;
-use super::report::OwnerReport;
 
-/// The node behind `/key`.
+/// The node behind the orders about a key.
 pub trait Keys: Send + Sync + 'static {
-    /// The limits of a key, as its owner has them.
-    ///
-    /// # Errors
-    ///
-    /// No limit applies to it.
-    fn show(&self, key: Key) -> BoxFuture<'_, Result<KeyReport, Refusal>>;
-
     /// Carries out an order at all nodes.
     ///
     /// # Errors
@@ -54,34 +46,6 @@ impl KeyOrder {
             Self::Unblock => "unblock",
         }
     }
-}
-
-/// The limits of a key. Times are in milliseconds.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyReport {
-    #[serde(flatten)]
-    pub owner: OwnerReport,
-    /// Whether the owner has said so; otherwise `on_unavailable` has.
-    pub is_exact: bool,
-    /// In the order of the rule.
-    pub limits: Vec<KeyLimit>,
-    /// How long ago it was begun anew by hand.
-    pub begun_anew_ago_ms: Option<u64>,
-    /// How much longer it is blocked by hand; `0` until it is unblocked.
-    pub blocked_for_ms: Option<u64>,
-}
-
-/// One limit of a key.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyLimit {
-    /// Its name in responses.
-    pub name: String,
-    pub limit: u32,
-    pub window_ms: u64,
-    /// Hits that would pass now.
-    pub remaining: u32,
-    /// Until the whole limit is there again if no hit comes.
-    pub reset_ms: u64,
 }
 
 /// What became of an order.

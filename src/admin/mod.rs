@@ -1,18 +1,24 @@
 //! The admin listener: the state of this node and its view of the cluster.
 //!
 //! `/healthz` (liveness), `/readyz` (readiness), `/metrics`, `/status`, `/members`, `/regions`,
-//! `/owner`, `/key`, `/blocked`, and what an operator orders: `POST /drain`, `/bootstrap`,
-//! `/forget`, `/regions/lost` and those about a [`key`]. Responses are JSON for operators and their
-//! scripts; names are only added.
+//! `/owner`, `/key`, `/events`, `/blocked`, the dashboard (`/ui/`), and what an operator orders:
+//! `POST /drain`, `/bootstrap`, `/forget`, `/regions/lost`, and those about a [`key`]. Responses are
+//! JSON for operators and their scripts; names are only added.
 
+pub mod access;
 pub mod blocked;
+pub mod dashboard;
+pub mod events;
 pub mod key;
 mod node_client;
 mod operate;
 pub mod report;
 mod router;
+pub mod snapshot;
 
+pub use access::Access;
 pub use blocked::{BlockedReport, BlockedSource, WatchBlocked};
+pub use events::Overview;
 pub use node_client::{NodeClient, Reach};
 pub use operate::{Operate, Refusal};
 pub use report::{DrainReport, Inspect, MembersReport, OwnerReport, RegionsReport, StatusReport};

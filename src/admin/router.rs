@@ -5,17 +5,20 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use http::header::CONTENT_TYPE;
-use http::{Method, StatusCode, Uri};
+use http::header::{ACCEPT, CONTENT_TYPE, LOCATION, WWW_AUTHENTICATE};
+use http::{HeaderMap, Method, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::access::{Access, Denied};
 use super::blocked::{STREAMS_MAX, Streams, WatchBlocked};
+use super::dashboard;
+use super::events::{self, Overview};
 use super::key::{Key, KeyOrder, Keys};
 use super::operate::{Operate, Refusal};
 use super::report::{DrainReport, Inspect};
@@ -36,8 +39,12 @@ pub struct AdminState {
     pub inspect: Arc<dyn Inspect>,
     /// For `/bootstrap`, `/forget` and `/regions/lost`.
     pub operate: Arc<dyn Operate>,
-    /// For `/key`.
+    /// For orders about a key.
     pub keys: Arc<dyn Keys>,
+    /// For `/events` and `/key`.
+    pub overview: Arc<dyn Overview>,
+    /// Whom the listener serves.
+    pub access: Access,
     /// For `/blocked`; `None` where no sources are watched.
     pub blocked: Option<Arc<dyn WatchBlocked>>,
     /// For `/readyz` and `/metrics`.
@@ -58,6 +65,7 @@ struct Routed {
     status: Page,
     blocked: Page,
     streams: Streams,
+    viewers: events::Streams,
 }
 
 /// The router of the listener of `[admin]`.
@@ -72,27 +80,39 @@ pub fn router(state: AdminState) -> Router {
         .route("/key/block", post(key_block))
         .route("/key/unblock", post(key_unblock))
         .route_layer(from_fn(from_same_site));
-    Router::new()
-        .route("/", get(index))
+    let access = state.access.clone();
+    // What needs no token: see `access.rs`.
+    let open = Router::new()
         .route("/healthz", get(alive))
         .route("/readyz", get(ready))
+        .route("/ui", get(to_dashboard))
+        .merge(dashboard::routes())
+        .method_not_allowed_fallback(method_not_allowed);
+    Router::new()
+        .route("/", get(index))
         .route("/metrics", get(scrape))
         .route("/status", get(status))
         .route("/members", get(members))
         .route("/regions", get(regions))
         .route("/owner", get(owner))
         .route("/key", get(key))
+        .route("/events", get(events))
         .route("/blocked", get(blocked))
         .route("/blocked/stream", get(blocked_stream))
         .merge(commands)
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(access.clone(), with_token))
+        .merge(open)
+        .layer(from_fn(dashboard::confined))
+        .layer(from_fn_with_state(access, for_own_host))
         .with_state(Routed {
             admin: state,
             metrics: Page::default(),
             status: Page::default(),
             blocked: Page::default(),
             streams: Streams::default(),
+            viewers: events::Streams::default(),
         })
 }
 
@@ -105,7 +125,42 @@ async fn from_same_site(request: Request, next: Next) -> Response {
     }
 }
 
-async fn index() -> Response {
+/// Passes on what is for a host of this listener. Others learn nothing, not even what this is.
+async fn for_own_host(State(access): State<Access>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    match access.check_host(&parts) {
+        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Err(_) => StatusCode::MISDIRECTED_REQUEST.into_response(),
+    }
+}
+
+/// Passes on what has the token.
+async fn with_token(State(access): State<Access>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    // Whoever has a browser only is led to the page that asks for the token.
+    if access.check_token(&parts).is_err() && !(parts.uri.path() == "/" && is_page(&parts.headers))
+    {
+        let refused = refuse(StatusCode::UNAUTHORIZED, &Denied::Token.to_string());
+        return ([(WWW_AUTHENTICATE, "Bearer")], refused).into_response();
+    }
+    next.run(Request::from_parts(parts, body)).await
+}
+
+/// Whether a browser asks for a page.
+fn is_page(headers: &HeaderMap) -> bool {
+    let accepted = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    accepted.is_some_and(|accepted| accepted.contains("text/html"))
+}
+
+/// Relative, so that it holds behind a proxy that adds a path.
+async fn to_dashboard() -> Response {
+    (StatusCode::SEE_OTHER, [(LOCATION, "ui/")]).into_response()
+}
+
+async fn index(headers: HeaderMap) -> Response {
+    if is_page(&headers) {
+        return to_dashboard().await;
+    }
     json(
         StatusCode::OK,
         &serde_json::json!({
@@ -118,6 +173,8 @@ async fn index() -> Response {
                 "/regions",
                 "/owner?domain=D&KEY=VALUE",
                 "/key?domain=D&KEY=VALUE",
+                "/events",
+                "/ui/",
                 "/blocked",
                 "/blocked/stream",
             ],
@@ -176,9 +233,12 @@ async fn owner(State(state): State<Routed>, uri: Uri) -> Response {
     }
 }
 
+/// As [`owner`], with what the counters hold.
 async fn key(State(state): State<Routed>, uri: Uri) -> Response {
     match descriptor(&uri, None) {
-        Ok((key, _)) => answered(state.admin.keys.show(key).await),
+        Ok((Key { domain, entries }, _)) => {
+            json(StatusCode::OK, &state.admin.overview.key(domain, entries).await)
+        }
         Err(text) => refuse(StatusCode::BAD_REQUEST, &text),
     }
 }
@@ -249,6 +309,14 @@ fn descriptor(uri: &Uri, parameter: Option<&str>) -> Result<(Key, Option<String>
 
 fn answered(outcome: Result<impl Serialize, Refusal>) -> Response {
     outcome.map_or_else(|refusal| refused(&refusal), |report| json(StatusCode::OK, &report))
+}
+
+async fn events(State(state): State<Routed>) -> Response {
+    let Routed { admin, viewers, .. } = state;
+    viewers.open(&*admin.overview, admin.stop).unwrap_or_else(|| {
+        let text = format!("{} streams are open; close one", events::STREAMS_MAX);
+        refuse(StatusCode::SERVICE_UNAVAILABLE, &text)
+    })
 }
 
 async fn blocked(State(state): State<Routed>) -> Response {

@@ -2,6 +2,7 @@
 //! admin listener.
 
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tidegate_cluster::pki;
 use tokio::runtime;
 use tokio::time::timeout;
 
@@ -38,6 +40,9 @@ pub(super) struct AdminDoor {
     url: String,
     #[command(flatten)]
     reach: Reach,
+    /// File with the token of the admin listener (`admin.token_file`)
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_ADMIN_TOKEN_FILE", hide_env = true)]
+    token_file: Option<PathBuf>,
 }
 
 /// Advice when the answer is not from an admin listener.
@@ -59,7 +64,13 @@ impl AdminDoor {
     ///
     /// As [`ask`].
     pub(super) fn ask(&self, method: Method, path: &str) -> Result<Response<Bytes>, Failure> {
-        ask(method, &self.at(path), String::new(), &self.reach)
+        let (url, token) = (self.at(path), self.token()?);
+        let request = Outgoing { method, url: &url, body: String::new(), token };
+        in_time(&url, ask_within(TIMEOUT, request, &self.reach)?)
+    }
+
+    pub(super) fn token(&self) -> Result<Option<String>, Failure> {
+        self.token_file.as_deref().map(read_token).transpose()
     }
 
     /// Fetches the report at `path`, and writes it as JSON or by `text`.
@@ -113,7 +124,8 @@ impl AdminDoor {
         timeout: Duration,
     ) -> Result<Waited<T>, Failure> {
         let url = self.at(path);
-        let request = Outgoing { method: Method::POST, url: &url, body: String::new() };
+        let token = self.token()?;
+        let request = Outgoing { method: Method::POST, url: &url, body: String::new(), token };
         let Some(response) = ask_within(timeout, request, &self.reach)? else {
             return Ok(Waited::TimedOut);
         };
@@ -144,6 +156,7 @@ struct Outgoing<'u> {
     method: Method,
     url: &'u str,
     body: String,
+    token: Option<String>,
 }
 
 /// Sends a request and returns the whole response, whatever its status.
@@ -158,21 +171,34 @@ pub(super) fn ask(
     body: String,
     reach: &Reach,
 ) -> Result<Response<Bytes>, Failure> {
-    let answered = ask_within(TIMEOUT, Outgoing { method, url, body }, reach)?;
-    answered.ok_or_else(|| no_answer(url, &format!("no answer within {TIMEOUT:?}")))
+    let request = Outgoing { method, url, body, token: None };
+    in_time(url, ask_within(TIMEOUT, request, reach)?)
+}
+
+fn in_time(url: &str, answer: Option<Response<Bytes>>) -> Result<Response<Bytes>, Failure> {
+    answer.ok_or_else(|| no_answer(url, &format!("no answer within {TIMEOUT:?}")))
+}
+
+/// The token in a file that only this user and its group can read.
+pub(super) fn read_token(path: &Path) -> Result<String, Failure> {
+    let text = pki::read_secret_text(path, || "openssl rand -hex 32".to_owned())?;
+    Ok(text.trim().to_owned())
 }
 
 /// As [`ask`]; none if there is no response within `most`.
 fn ask_within(
     most: Duration,
-    Outgoing { method, url, body }: Outgoing<'_>,
+    Outgoing { method, url, body, token }: Outgoing<'_>,
     reach: &Reach,
 ) -> Result<Option<Response<Bytes>>, Failure> {
     let uri = parse(url)?;
     let client = reach.client(&uri, HttpConnector::new())?;
     let run = || -> io::Result<_> {
         let request = Request::builder().method(method).uri(uri);
-        let request = request.header(header::CONTENT_TYPE, "application/json");
+        let mut request = request.header(header::CONTENT_TYPE, "application/json");
+        if let Some(token) = token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
         let request = request.body(Full::new(Bytes::from(body))).map_err(io::Error::other)?;
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(runtime.block_on(async { timeout(most, exchange(&client, request)).await }))

@@ -10,9 +10,10 @@ use tidegate_limiter::units::Span;
 use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 
+use super::client::read_token;
 use super::{Failure, serve, shutdown};
 use crate::admin::Reach;
-use crate::config::UserError;
+use crate::config::{Secret, UserError};
 use crate::export::{self, ALLOW_MAX, NODES_MAX, Options};
 use crate::observe::log;
 
@@ -39,6 +40,9 @@ pub(super) struct Args {
     admin: Vec<Uri>,
     #[command(flatten)]
     reach: Reach,
+    /// File with the token of the admin listeners (`admin.token_file`)
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_ADMIN_TOKEN_FILE", hide_env = true)]
+    token_file: Option<PathBuf>,
     /// A network that is never blocked; repeat it for several
     #[arg(long, value_name = "CIDR", value_parser = network)]
     allow: Vec<IpNet>,
@@ -102,6 +106,7 @@ pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<bool, Failur
     let options = Options {
         nodes: args.admin.clone(),
         reach: args.reach.clone(),
+        token: args.token_file.as_deref().map(read_token).transpose()?.as_deref().map(Secret::from),
         allow: args.allow.clone(),
         ipv6_prefix: args.ipv6_prefix,
         timeout: args.timeout,

@@ -10,7 +10,8 @@ use super::Failure;
 use super::client::{AdminDoor, RESERVED};
 use super::entry::entry;
 use super::status::{duration, write_owner};
-use crate::admin::key::{KeyLimit, KeyOrdered, KeyReport};
+use crate::admin::key::KeyOrdered;
+use crate::admin::snapshot::{KeyReport, LimitReport};
 
 /// Show one key, begin it anew, or block it.
 #[derive(Debug, clap::Subcommand)]
@@ -139,11 +140,11 @@ impl Key {
 
 fn write_report(out: &mut dyn Write, paint: Paint, report: &KeyReport) -> io::Result<()> {
     write_owner(out, &report.owner)?;
-    for KeyLimit { name, limit, window_ms, remaining, reset_ms } in &report.limits {
+    for LimitReport { limit, window_ms, remaining, reset_ms, .. } in &report.limits {
         let (window, reset) = (Span::from_millis(*window_ms), Span::from_millis(*reset_ms));
-        writeln!(out, "{name}: {remaining} of {limit} in {window} left, all of it in {reset}")?;
+        writeln!(out, "{remaining} of {limit} in {window} left, all of it in {reset}")?;
     }
-    if !report.is_exact {
+    if report.source.as_deref() == Some("fallback") {
         let text = "no owner has answered in time: this is what on_unavailable says";
         writeln!(out, "{}", paint.red(text))?;
     }

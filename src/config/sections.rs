@@ -401,11 +401,12 @@ pub struct Resp {
     pub client_san: Option<String>,
 }
 
-/// `[admin]`: `/status`, `/owner`, `/drain`, `/metrics`, `/healthz` and `/readyz`.
+/// `[admin]`: the dashboard, `/status`, `/owner`, `/drain`, `/metrics`, `/healthz` and `/readyz`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Admin {
-    /// `IP:PORT`. It has no authentication and exposes every member: keep it off public networks.
+    /// `IP:PORT`. It shows every member and carries out orders: keep it off public networks, and
+    /// set `token_file` where others reach it.
     ///
     /// Default none: no listener. (Without a configuration file: `127.0.0.1:8082`.)
     pub listen: Option<SocketAddr>,
@@ -424,6 +425,23 @@ pub struct Admin {
     ///
     /// Default none: any certificate signed by `client_ca` is accepted.
     pub client_san: Option<String>,
+    /// Names besides `localhost` under which browsers may reach the listener, at most 64, without
+    /// ports; requests for other names get 421, so that no page of a stranger whose name resolves
+    /// to the listener can use it. Addresses are always served.
+    ///
+    /// Default none. Name the host of a proxy in front.
+    pub hosts: Vec<String>,
+    /// File with the token that requests must send, `Authorization: Bearer TOKEN`, of 16 to 1,024
+    /// visible characters; only the user of the node and its group may read it. `/healthz`,
+    /// `/readyz` and the files of the dashboard are served without.
+    ///
+    /// Default none: whoever reaches the listener may use it.
+    pub token_file: Option<PathBuf>,
+    /// Whether the dashboard shows the values of descriptors that are refused most. Values may be
+    /// addresses or names of people. Set it on the nodes that receive the requests.
+    ///
+    /// Default false: it shows a hash of them under `tls.secret`, the same on all nodes.
+    pub show_keys: bool,
 }
 
 /// `[debug]`: the debug port of envoyproxy/ratelimit, `/rlconfig` and `/stats`.

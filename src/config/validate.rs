@@ -13,7 +13,9 @@ use tidegate_ownership::name::{is_cluster_name, is_label};
 use super::blocked_sources::{ALLOW_MAX, BlockedSources};
 use super::proxy::{AdaptiveConcurrency, Proxy, UPSTREAMS_MAX};
 use super::rules::{Envoy, Stats, TAGS_MAX, Xds};
-use super::sections::{Cluster, Config, Limits, Node, Resp, Storage, THREADS_MAX, VotersFrom};
+use super::sections::{
+    Admin, Cluster, Config, Limits, Node, Resp, Storage, THREADS_MAX, VotersFrom,
+};
 use super::tls_files::TlsFiles;
 
 /// Most pairs of `xds.node_metadata`, and of `xds.headers`.
@@ -23,6 +25,9 @@ pub const XDS_PAIRS_MAX: usize = 64;
 const FOUNDERS_MAX: usize = 64;
 /// Most seeds: more than a cluster needs to form, few enough to dial all at start.
 pub const SEEDS_MAX: usize = 64;
+
+/// Most [`Admin::hosts`].
+const HOSTS_MAX: usize = 64;
 
 /// An invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,6 +54,7 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
     tls_of_listeners(config)?;
     resp(&config.resp)?;
     proxy(&config.proxy)?;
+    admin(&config.admin)?;
     blocked_sources(&config.blocked_sources)?;
     within("http.denied_status", config.http.denied_status, 400..=599)?;
     within("storage.interval", config.storage.interval, ms(100)..=secs(600))?;
@@ -370,6 +376,20 @@ fn proxy(proxy: &Proxy) -> Result<(), Invalid> {
     at_most("proxy.proxy_protocol_from", proxy.proxy_protocol_from.len(), UPSTREAMS_MAX)?;
     within("proxy.eject_after", proxy.eject_after, 0..=1_000)?;
     within("proxy.health_interval", proxy.health_interval, ms(10)..=secs(600))
+}
+
+fn admin(admin: &Admin) -> Result<(), Invalid> {
+    at_most("admin.hosts", admin.hosts.len(), HOSTS_MAX)?;
+    let is_host = |host: &String| {
+        rustls::pki_types::DnsName::try_from(host.as_str()).is_ok() && !host.contains(':')
+    };
+    let wrong = admin.hosts.iter().find(|host| !is_host(host));
+    ensure(
+        wrong.is_none(),
+        "admin.hosts",
+        format!("{:?} is not a DNS name", wrong.map_or("", String::as_str)),
+        "write it without scheme and port, such as \"tidegate.example\"",
+    )
 }
 
 fn blocked_sources(blocked: &BlockedSources) -> Result<(), Invalid> {

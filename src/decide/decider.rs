@@ -16,8 +16,9 @@ use tidegate_cluster::ownership::Ownership;
 use tidegate_cluster::pki::Role;
 use tidegate_cluster::replication::Replicator;
 use tidegate_cluster::sync::Synchroniser;
+use tidegate_limiter::descriptor::Descriptor;
 use tidegate_limiter::policy::{Mode, Scope};
-use tidegate_limiter::store::{KeyHasher, LocalActor, Store, Verdicts};
+use tidegate_limiter::store::{KeyHash, KeyHasher, LocalActor, Store, Verdicts};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::route::Topology;
 use tidegate_rules::book::{Book, Rule};
@@ -40,6 +41,7 @@ use super::negative_cache::NegativeCache;
 use super::outcome::{Decided, Forwarded, NoVerdict};
 use super::overshoot::Overshoot;
 use super::plan::{PlannedCheck, Planner};
+use super::refused_keys::RefusedKeys;
 use crate::config::Envoy;
 
 /// The settings of the decision path.
@@ -54,6 +56,8 @@ pub struct Options {
     pub global_deadline: Duration,
     /// Sources that are watched; none where `[blocked_sources]` is off.
     pub blocked_sources: Option<Arc<BlockedSources>>,
+    /// Whether the values of descriptors that are refused are kept, for an operator to see.
+    pub shows_keys: bool,
 }
 
 /// The node that decides.
@@ -125,6 +129,7 @@ pub(super) struct Shared {
     pub(super) combiner: Combiner,
     /// Windows of eventual rules that are used up.
     overshoot: Overshoot,
+    pub(super) refused_keys: RefusedKeys,
     /// Id of the next call with checks that are forwarded.
     pub(super) next_check_id: AtomicU64,
     /// Applies to requests that do not come from Envoy.
@@ -197,6 +202,7 @@ impl Decider {
         let is_edge = peers.as_ref().is_some_and(|peers| peers.mesh.role == Role::Edge);
         let negative_cache =
             if is_edge { NegativeCache::at_edge() } else { NegativeCache::default() };
+        let refused_keys = RefusedKeys::new(options.shows_keys);
         let shared = Shared {
             options,
             node,
@@ -207,6 +213,7 @@ impl Decider {
             dedup_cache: DedupCache::default(),
             combiner: Combiner::default(),
             overshoot: Overshoot::default(),
+            refused_keys,
             grant_ledger: GrantLedger::default(),
             held_grants: HeldGrants::default(),
             grants_held: Notify::new(),
@@ -225,6 +232,11 @@ impl Decider {
     /// What operators did to keys by hand.
     pub fn interventions(&self) -> &Arc<Interventions> {
         &self.shared.node.interventions
+    }
+
+    /// The keys that were refused most to clients of this node.
+    pub fn refused_keys(&self) -> &RefusedKeys {
+        &self.shared.refused_keys
     }
 }
 
@@ -246,14 +258,21 @@ impl Decide for Decider {
             self.decide_each(limited.map(|check| (check, check.hits)), now).await
         };
         let mut decided = decided.into_iter();
-        let status = |plan: Option<PlannedCheck>| match plan {
+        let status = |(plan, descriptor): (Option<PlannedCheck>, &Descriptor<'_>)| match plan {
             Some(check) if check.has_limits() => match decided.next() {
-                Some(decided) => self.status(check, decided),
+                Some(decided) => {
+                    let (key, hits) = (check.key(), check.hits);
+                    let status = self.status(check, decided);
+                    if !status.allowed {
+                        self.note_refused(key, &status, descriptor, hits, now);
+                    }
+                    status
+                }
                 None => Status::unlimited(None),
             },
             plan => Status::unlimited(plan.map(|check| check.rule)),
         };
-        let statuses = plans.into_iter().map(status).collect();
+        let statuses = plans.into_iter().zip(request.descriptors).map(status).collect();
         let mut response = CheckResponse::new(statuses, envoy.quota_mode);
         if !response.allowed && envoy.shadow_mode {
             tallies.service.global_shadow_mode.fetch_add(1, Ordering::Relaxed);
@@ -296,6 +315,24 @@ impl Decider {
         }
         let rest = steps.into_iter().map(|(check, hits, step)| self.finish(check, hits, step, now));
         join_all(rest).await.into()
+    }
+
+    /// A check was refused, for an operator to see. What `on_unavailable` refuses is over no limit.
+    #[cold]
+    pub(super) fn note_refused(
+        &self,
+        key: Option<KeyHash>,
+        status: &Status,
+        descriptor: &Descriptor<'_>,
+        hits: Hits,
+        now: Timestamp,
+    ) {
+        if let (Some(key), Some(rule)) = (key, &status.rule)
+            && status.source != VerdictSource::Fallback
+        {
+            let entries = &descriptor.entries;
+            self.shared.refused_keys.refused(key, &rule.id, entries, hits.charge(), now);
+        }
     }
 
     /// Does what needs no other node.

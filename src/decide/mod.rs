@@ -25,7 +25,8 @@
 //! 7. [`CheckResponse`]: the statuses of all descriptors, and whether the request is allowed.
 //!
 //! Requests that were refused tell which sources ask for many times their limits
-//! (`blocked_sources.rs`), for a firewall to drop.
+//! (`blocked_sources.rs`), for a firewall to drop, and which keys are refused most
+//! (`refused_keys.rs`), for an operator to see.
 //!
 //! `CL.THROTTLE` names its limit itself, so it takes a shorter path: [`ThrottleRequest`], counter,
 //! verdict. The mesh's [`Check`](tidegate_cluster::mesh::wire::Check) exists only between two
@@ -59,7 +60,9 @@ mod outcome;
 mod overshoot;
 mod owner;
 mod owner_search;
+mod peek;
 mod plan;
+mod refused_keys;
 mod region_limits;
 mod reserve;
 mod routing_attempts;
@@ -77,6 +80,8 @@ pub use check::{
 pub use decider::{Counters, Decider, LocalNode, Options, Peers, Rules};
 pub use in_flight::{Entered, LimitInFlight, Place};
 pub use leased::{NoGrants, granting_nodes_max};
+pub use peek::Peeked;
+pub use refused_keys::{FADES_BY, KEYS_MAX, LABEL_BYTES_MAX, RefusedKey, RefusedKeys};
 pub use region_limits::{REGIONS_MAX as SHARES_MAX, regions_sharing};
 pub use reserve::{
     COMMIT_PATIENCE, CommitRequest, Committed, Reservation, Reserve, ReserveRequest, TTL_DEFAULT,

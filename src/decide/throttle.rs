@@ -10,14 +10,15 @@
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
+use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::policy::{Durability, Mode};
 use tidegate_limiter::quota::Quota;
-use tidegate_limiter::store::{Counter, CounterKind, LocalActor, SingleCheck};
+use tidegate_limiter::store::{Counter, CounterKind, KeyHash, LocalActor, SingleCheck};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_rules::stats::RuleStats;
 
-use super::check::{THROTTLE_BATCH_MAX, Throttle, ThrottleRequest};
+use super::check::{THROTTLE_BATCH_MAX, Throttle, ThrottleRequest, VerdictSource};
 use super::decider::{Decider, Shared};
 use super::fallback;
 use super::plan::PlannedCheck;
@@ -37,9 +38,15 @@ impl Throttle for Decider {
         }
         let checks = deferred.iter().map(|(_, check)| (check, check.hits));
         let decided = self.decide_each(checks, now).await;
-        for ((at, _), (decided, _)) in deferred.iter().zip(decided) {
+        for ((at, check), (decided, source)) in deferred.iter().zip(decided) {
             if let (Some(verdict), Some(decided)) = (verdicts.get_mut(*at), decided.first()) {
                 *verdict = *decided;
+                if !verdict.allowed
+                    && source != VerdictSource::Fallback
+                    && let (Some(key), Some(request)) = (check.key(), requests.get(*at))
+                {
+                    self.note_refused_bare(key, request, now);
+                }
             }
         }
     }
@@ -72,8 +79,12 @@ impl Decider {
             .collect();
         let decided = self.decide_batch(&checks, now);
         let mut local = 0;
-        for (SingleCheck { counter, hits }, verdict) in checks.into_iter().zip(decided) {
+        let checks = checks.into_iter().zip(decided).zip(requests);
+        for ((SingleCheck { counter, hits }, verdict), request) in checks {
             if let Some(verdict) = verdict {
+                if !verdict.allowed {
+                    self.note_refused_bare(counter.key, request, now);
+                }
                 local += 1;
                 verdicts.push(verdict);
                 continue;
@@ -91,6 +102,15 @@ impl Decider {
             verdicts.push(fallback::denied(&counter.quota));
         }
         self.shared.counters.local.fetch_add(local, Ordering::Relaxed);
+    }
+
+    /// A limit that a client names itself has refused, for an operator to see.
+    #[cold]
+    fn note_refused_bare(&self, key: KeyHash, request: &ThrottleRequest<'_>, now: Timestamp) {
+        let Shared { options, refused_keys, .. } = &*self.shared;
+        let value = str::from_utf8(request.key).unwrap_or("(binary)");
+        let entries = [Entry { key: "key", value }];
+        refused_keys.refused(key, &options.throttle_rule.id, &entries, request.hits.charge(), now);
     }
 
     /// Recalls what other nodes hold of the keys of refused checks.

@@ -38,8 +38,9 @@ use tokio_util::sync::CancellationToken;
 
 use self::blocklist::{Blocklist, Transaction};
 pub use self::nft::Error as NftError;
-use self::node_stream::Update;
+use self::node_stream::{Listener, Update};
 use crate::admin::Reach;
+use crate::config::Secret;
 
 /// Most nodes to follow.
 pub const NODES_MAX: usize = 64;
@@ -56,6 +57,8 @@ pub struct Options {
     pub nodes: Vec<Uri>,
     /// Whom it trusts there, and what it shows.
     pub reach: Reach,
+    /// The token of the listeners, if they ask for one.
+    pub token: Option<Secret>,
     /// Networks that are never blocked, besides loopback, link-local and the nodes themselves.
     pub allow: Vec<IpNet>,
     /// Length of the prefix by which IPv6 sources are blocked, 1 to 128.
@@ -95,8 +98,12 @@ pub async fn run(
     // Dropped at the end, and the streams with it.
     let mut streams = JoinSet::new();
     for (node, url) in options.nodes.iter().enumerate() {
-        let reach = options.reach.clone();
-        streams.spawn(node_stream::follow(node, url.clone(), reach, sender.clone()));
+        let listener = Listener {
+            url: url.clone(),
+            reach: options.reach.clone(),
+            token: options.token.clone(),
+        };
+        streams.spawn(node_stream::follow(node, listener, sender.clone()));
     }
     let mut table = Table { options, out };
     let kept = stop.run_until_cancelled(keep(&mut table, updates)).await;

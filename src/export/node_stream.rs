@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff};
 use bytes::Bytes;
-use http::header::ACCEPT;
+use http::header::{ACCEPT, AUTHORIZATION};
 use http::{Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Collected, Empty, Limited};
 use hyper::body::Incoming;
@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use super::event_stream::EventStream;
 use crate::admin::blocked::{EVENT, KEEP_ALIVE, PAUSE};
 use crate::admin::{BlockedReport, NodeClient, Reach};
+use crate::config::Secret;
 
 /// Delays between attempts; the jitter adds up to as much again.
 const DELAY_MIN: Duration = Duration::from_millis(100);
@@ -38,13 +39,21 @@ pub(super) struct Update {
     pub(super) addr: Option<IpAddr>,
 }
 
-/// Sends the pictures of the node at `url` until the receiver is gone.
-pub(super) async fn follow(node: usize, url: Uri, reach: Reach, updates: mpsc::Sender<Update>) {
+/// The admin listener of a node.
+#[derive(Clone, Debug)]
+pub(super) struct Listener {
+    pub(super) url: Uri,
+    pub(super) reach: Reach,
+    pub(super) token: Option<Secret>,
+}
+
+/// Sends the pictures of a node until the receiver is gone.
+pub(super) async fn follow(node: usize, listener: Listener, updates: mpsc::Sender<Update>) {
     let mut delays = delays(node);
+    let url = &listener.url;
     loop {
-        let Err(problem) = follow_once(node, &url, &reach, &updates, &mut delays).await else {
-            return;
-        };
+        let ended = follow_once(node, &listener, &updates, &mut delays).await;
+        let Err(problem) = ended else { return };
         let delay = delays.next().unwrap_or(DELAY_MAX);
         tracing::warn!(%url, ?delay, "{problem}; connecting again, its sources stay until their time");
         tokio::time::sleep(delay).await;
@@ -60,12 +69,11 @@ fn delays(node: usize) -> ExponentialBackoff {
 /// Follows one stream to its end; `Ok` when the receiver is gone.
 async fn follow_once(
     node: usize,
-    url: &Uri,
-    reach: &Reach,
+    listener: &Listener,
     updates: &mpsc::Sender<Update>,
     delays: &mut ExponentialBackoff,
 ) -> Result<(), String> {
-    let (mut body, addr) = tokio::time::timeout(CONNECT_TIMEOUT, open(url, reach))
+    let (mut body, addr) = tokio::time::timeout(CONNECT_TIMEOUT, open(listener))
         .await
         .map_err(|_| format!("no answer within {CONNECT_TIMEOUT:?}"))??;
     let mut events = EventStream::default();
@@ -86,7 +94,7 @@ async fn follow_once(
         let report = serde_json::from_slice(&event.data)
             .map_err(|error| format!("not a picture of blocked sources: {error}"))?;
         if is_first {
-            tracing::info!(%url, "following a node");
+            tracing::info!(url = %listener.url, "following a node");
             *delays = self::delays(node);
             is_first = false;
         }
@@ -97,15 +105,19 @@ async fn follow_once(
 }
 
 /// Opens the stream; its body, and the address that was connected to.
-async fn open(url: &Uri, reach: &Reach) -> Result<(Incoming, Option<IpAddr>), String> {
+async fn open(listener: &Listener) -> Result<(Incoming, Option<IpAddr>), String> {
+    let Listener { url, reach, token } = listener;
     let mut connector = HttpConnector::new();
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     // Its files are read again: they may have been renewed.
     let client: NodeClient<Empty<Bytes>> =
         reach.client(url, connector).map_err(|error| error.to_string())?;
     let stream = format!("{}/blocked/stream", url.to_string().trim_end_matches('/'));
-    let request = Request::get(stream).header(ACCEPT, "text/event-stream").body(Empty::new());
-    let request = request.map_err(|error| error.to_string())?;
+    let mut request = Request::get(stream).header(ACCEPT, "text/event-stream");
+    if let Some(token) = token {
+        request = request.header(AUTHORIZATION, format!("Bearer {}", token.reveal()));
+    }
+    let request = request.body(Empty::new()).map_err(|error| error.to_string())?;
     let response = client.request(request).await.map_err(|error| innermost(&error))?;
     let addr = response.extensions().get::<HttpInfo>().map(|it| it.remote_addr().ip());
     let (head, body) = response.into_parts();

@@ -43,6 +43,7 @@ use super::edge::Edge;
 use super::error::Failed;
 use super::handover::{self, GivenUp, Limits};
 use super::join::{Joined, until_agreed, until_joined, until_member, until_settled};
+use super::overview::Saying;
 use super::service::PeerService;
 use super::skew::Skew;
 use crate::config::{self, Config, Failover, UserError, VotersFrom};
@@ -92,6 +93,8 @@ pub struct Core {
     time: Arc<ClockSync>,
     /// `cluster.handover_timeout`.
     handover_timeout: Duration,
+    /// What peers are told that ask how this node is.
+    pub(super) saying: Arc<Saying>,
 }
 
 /// How long a drained voter waits until others are a majority without it. A member has to be there
@@ -220,6 +223,7 @@ impl Core {
             deadline: config.cluster.deadline.to_std(),
             global_deadline: config.cluster.global_deadline.to_std(),
             blocked_sources: blocked_sources.clone(),
+            shows_keys: config.admin.show_keys,
         };
         let tallies = Arc::<Tallies>::default();
         let rules = decide::Rules { book: book.clone(), tallies: tallies.clone() };
@@ -244,6 +248,7 @@ impl Core {
             snapshot_task,
             clock,
             handover_timeout: config.cluster.handover_timeout.to_std(),
+            saying: Arc::default(),
             decider: Decider::new(options, local, rules, peers),
         };
         Ok((Arc::new(core), tasks))
@@ -412,6 +417,7 @@ impl Core {
             publisher,
             clock: self.clock.clone(),
             clock_sync: self.time.clone(),
+            saying: self.saying.clone(),
         });
         running.spawn(self.decider.clone().give_ended_back(stop.clone()));
         let interventions = self.decider.interventions().clone();

@@ -1,8 +1,11 @@
-//! The cluster as seen by this node, for `tidegate status` and `tidegate members`.
+//! The cluster as seen by this node, for `tidegate status` and `tidegate members`, and what it says
+//! about itself to its peers.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tidegate_cluster::mesh::{EDGES_MAX, Peer};
 use tidegate_cluster::pki;
 use tidegate_limiter::descriptor::Entry;
@@ -10,6 +13,7 @@ use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::units::NANOS_PER_SEC;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::membership::{self, Member};
+use tidegate_ownership::ring::Ring;
 use tidegate_ownership::route::Topology;
 use tidegate_ownership::shares;
 use tidegate_rules::book::Book;
@@ -24,6 +28,7 @@ use crate::admin::report::{
     MemberReport, MemberState, MembersReport, NodeReport, OwnerOf, OwnerReport, OwnershipReport,
     RULES_MAX, RegionsReport, RuleBookReport, RuleReport, StatusReport, StoreReport,
 };
+use crate::admin::snapshot::{self, KeyRefusals, NodeSays, NodeSnapshot};
 use crate::config::Config;
 use crate::decide::regions_sharing;
 use crate::observe::Health;
@@ -38,70 +43,50 @@ pub(super) struct View {
     pub(super) health: Health,
     pub(super) config: Config,
     pub(super) start: Instant,
+    pub(super) shares: Shares,
+}
+
+/// The share of each node of the ring of its region, for one topology: drawing them all takes a
+/// pass over the rings.
+#[derive(Default)]
+pub(super) struct Shares(Mutex<Option<(Arc<Topology>, ShareOf)>>);
+
+type ShareOf = Arc<BTreeMap<NodeId, f64>>;
+
+impl Shares {
+    fn of(&self, topology: &Arc<Topology>) -> ShareOf {
+        let mut shares = self.0.lock();
+        if let Some((of, shares)) = &*shares
+            && Arc::ptr_eq(of, topology)
+        {
+            return shares.clone();
+        }
+        let rings = topology.regions().filter_map(|region| topology.region_ring(region));
+        let arcs = rings.flat_map(Ring::all_arcs);
+        let share = |ppm: u32| f64::from(ppm) / 1_000_000.0;
+        let of_all = arcs.map(|(id, ranges)| (id, share(ranges.share_ppm()))).collect();
+        shares.insert((topology.clone(), Arc::new(of_all))).1.clone()
+    }
 }
 
 impl Inspect for View {
     fn status(&self) -> StatusReport {
         let topology = self.core.topology.load();
         let book = self.core.book.load();
-        let peers = self.core.mesh().map(|mesh| mesh.peers()).unwrap_or_default();
-        let is_edge = self.core.edge.is_some();
-        let fingerprint = book.fingerprint();
-        let stats = self.core.store.stats();
-        let members = topology.view.members();
-        let silent = members::silent(&self.core);
         StatusReport {
-            node: NodeReport {
-                id: topology.me.to_string(),
-                region: topology.region.clone(),
-                zone: self.config.node.zone.clone(),
-                role: self.config.node.role.name().to_owned(),
-                generation: self.core.incarnation.generation().0,
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                uptime_s: self.start.elapsed().as_secs(),
-            },
+            node: self.node_report(&topology),
             cluster: self.config.cluster.name.clone(),
             cluster_id: members::cluster_id(&self.core),
             epoch: hex(topology.view.fingerprint()),
             not_ready: self.health.ready().err(),
-            members: members
-                .iter()
-                .map(|member| {
-                    let peer = peers.iter().find(|peer| peer.id == member.id);
-                    let is_silent = silent.contains(&member.id);
-                    let peer = peer.map(|peer| (&**peer, peer.offset_ns(&*self.core.clock)));
-                    let report = report(member, peer, &topology, fingerprint);
-                    match report.state {
-                        _ if is_silent => MemberReport { state: MemberState::Down, ..report },
-                        // An edge is connected to those that it uses.
-                        MemberState::Joining if is_edge => {
-                            MemberReport { state: MemberState::Up, ..report }
-                        }
-                        _ => report,
-                    }
-                })
-                .collect(),
-            rule_book: RuleBookReport {
-                fingerprint: hex(fingerprint),
-                rules: book.rules().count(),
-                last_error: self.book.handle.status().error.map(|error| error.to_string()),
-                agrees: self.core.rule_books_agree(),
-            },
-            rules: rules(&book),
-            store: StoreReport {
-                keys: stats.keys as u64,
-                keys_max: self.config.limits.keys_max as u64,
-                bytes: stats.bytes as u64,
-                shared: stats.overflowed,
-                refused: stats.refused,
-            },
+            members: self.member_reports(),
+            rule_book: self.rule_book_report(&book),
+            rules: rules(&book, RULES_MAX),
+            store: self.store_report(),
             edges: edges(&self.core),
             follows: follows(&self.core),
             ownership: ownership(&self.core),
-            clock: ClockReport {
-                median_ms: self.core.skew().median_ns / 1_000_000,
-                is_skewed: self.core.skew().is_reported(),
-            },
+            clock: self.clock_report(),
             certificate: self.certificate(),
             storage: self.core.snapshot_task.as_ref().map(|snapshot_task| {
                 let mut status = snapshot_task.snapshots.status();
@@ -164,6 +149,108 @@ impl Inspect for View {
 }
 
 impl View {
+    /// What this node says about itself to its peers.
+    pub(super) fn snapshot(&self) -> NodeSnapshot {
+        let core = &self.core;
+        let (topology, book) = (core.topology.load(), core.book.load());
+        let driver = core.joined.as_ref().map(|joined| &joined.ownership_driver);
+        let transferring = driver.map(|driver| driver.transferring_to()).unwrap_or_default();
+        let refused = core.decider.refused_keys().most(snapshot::KEYS_MAX, core.clock.now());
+        let refused = refused.into_iter().map(|key| KeyRefusals {
+            rule: key.rule.to_string(),
+            token: hex(key.token),
+            key: key.label.map(Into::into),
+            per_second: key.per_second,
+            error: key.error,
+        });
+        NodeSnapshot {
+            says: NodeSays {
+                node: self.node_report(&topology),
+                not_ready: self.health.ready().err(),
+                rule_book: self.rule_book_report(&book),
+                store: self.store_report(),
+                ownership: ownership(core),
+                transferring_to: transferring.iter().map(ToString::to_string).collect(),
+                clock: self.clock_report(),
+            },
+            rules: rules(&book, snapshot::RULES_MAX),
+            refused_keys: refused.collect(),
+        }
+    }
+
+    /// Every member, as this node sees it.
+    pub(super) fn member_reports(&self) -> Vec<MemberReport> {
+        let topology = self.core.topology.load_full();
+        let fingerprint = self.core.book.load().fingerprint();
+        let peers = self.core.mesh().map(|mesh| mesh.peers()).unwrap_or_default();
+        let is_edge = self.core.edge.is_some();
+        let silent = members::silent(&self.core);
+        let shares = self.shares.of(&topology);
+        let report = |member: &Member| {
+            let peer = peers.iter().find(|peer| peer.id == member.id);
+            let is_silent = silent.contains(&member.id);
+            let peer = peer.map(|peer| (&**peer, peer.offset_ns(&*self.core.clock)));
+            let share = shares.get(&member.id).copied().unwrap_or_default();
+            let report = report(member, peer, &topology.me, share, fingerprint);
+            match report.state {
+                _ if is_silent => MemberReport { state: MemberState::Down, ..report },
+                // An edge is connected to those that it uses.
+                MemberState::Joining if is_edge => {
+                    MemberReport { state: MemberState::Up, ..report }
+                }
+                _ => report,
+            }
+        };
+        topology.view.members().iter().map(report).collect()
+    }
+
+    /// The nodes of this region that follow the owner of a token, given as in reports.
+    pub(super) fn replicas(&self, token: &str) -> Vec<String> {
+        let topology = self.core.topology.load();
+        let count = usize::try_from(self.config.cluster.replicas).unwrap_or(usize::MAX);
+        let (Ok(token), Some(ring)) = (u64::from_str_radix(token, 16), topology.ring()) else {
+            return Vec::new();
+        };
+        ring.replicas(token, count).into_iter().skip(1).map(ToString::to_string).collect()
+    }
+
+    fn node_report(&self, topology: &Topology) -> NodeReport {
+        NodeReport {
+            id: topology.me.to_string(),
+            region: topology.region.clone(),
+            zone: self.config.node.zone.clone(),
+            role: self.config.node.role.name().to_owned(),
+            generation: self.core.incarnation.generation().0,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_s: self.start.elapsed().as_secs(),
+        }
+    }
+
+    fn rule_book_report(&self, book: &Book) -> RuleBookReport {
+        RuleBookReport {
+            fingerprint: hex(book.fingerprint()),
+            rules: book.rules().count(),
+            last_error: self.book.handle.status().error.map(|error| error.to_string()),
+            agrees: self.core.rule_books_agree(),
+        }
+    }
+
+    fn store_report(&self) -> StoreReport {
+        let stats = self.core.store.stats();
+        StoreReport {
+            keys: stats.keys as u64,
+            keys_max: self.config.limits.keys_max as u64,
+            bytes: stats.bytes as u64,
+            shared: stats.overflowed,
+            refused: stats.refused,
+        }
+    }
+
+    fn clock_report(&self) -> ClockReport {
+        let skew = self.core.skew();
+        ClockReport { median_ms: skew.median_ns / 1_000_000, is_skewed: skew.is_reported() }
+    }
+
     /// `None` for a standalone node.
     fn certificate(&self) -> Option<CertificateReport> {
         let mesh = self.core.mesh()?;
@@ -182,17 +269,17 @@ impl View {
     }
 }
 
-/// The rules that were checked most, those checked most first.
-fn rules(book: &Book) -> Vec<RuleReport> {
+/// The `max` rules that were checked most, those checked most first, and the sum of the others.
+fn rules(book: &Book, max: usize) -> Vec<RuleReport> {
     let mut samples: Vec<(RuleSample, Mode)> = book
         .rules()
         .map(|rule| (RuleSample { id: rule.id.clone(), counts: rule.stats.read() }, rule.mode))
         .filter(|(sample, _)| sample.counts.checks() > 0)
         .collect();
     samples.sort_by_key(|(sample, _)| Reverse(sample.counts.checks()));
-    let modes: Vec<Mode> = samples.iter().map(|(_, mode)| *mode).take(RULES_MAX).collect();
+    let modes: Vec<Mode> = samples.iter().map(|(_, mode)| *mode).take(max).collect();
     let mut samples = samples.into_iter().map(|(sample, _)| sample).collect();
-    sum_up_beyond(RULES_MAX, &mut samples);
+    sum_up_beyond(max, &mut samples);
     let modes = modes.into_iter().map(Some).chain([None]);
     let report = |(RuleSample { id, counts }, mode): (RuleSample, Option<Mode>)| RuleReport {
         rule: id.to_string(),
@@ -207,17 +294,17 @@ fn rules(book: &Book) -> Vec<RuleReport> {
 fn report(
     member: &Member,
     peer: Option<(&Peer, i64)>,
-    topology: &Topology,
+    me: &NodeId,
+    ring_share: f64,
     own_book: u64,
 ) -> MemberReport {
-    let is_me = member.id == topology.me;
+    let is_me = member.id == *me;
     let state = match (member.state, peer) {
         (membership::MemberState::Draining, _) => MemberState::Draining,
         (membership::MemberState::Up, _) if is_me => MemberState::This,
         (membership::MemberState::Up, Some(_)) => MemberState::Up,
         (membership::MemberState::Up, None) => MemberState::Joining,
     };
-    let share = topology.region_ring(&member.region).map_or(0, |ring| ring.share_ppm(&member.id));
     MemberReport {
         id: member.id.to_string(),
         region: member.region.clone(),
@@ -232,7 +319,7 @@ fn report(
             None if is_me => Some(0),
             None => None,
         },
-        ring_share: f64::from(share) / 1_000_000.0,
+        ring_share,
         rtt_us: peer.map(|(peer, _)| peer.rtt_ns() / 1_000).filter(|rtt| *rtt > 0),
     }
 }

@@ -1,28 +1,21 @@
 //! One key by hand, for `tidegate key`.
 
-use std::sync::Arc;
-
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidegate_cluster::interventions::Told;
 use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::store::{DescriptorHash, Intervention};
 use tidegate_limiter::units::{Hits, Timestamp};
-use tidegate_rules::book::Rule;
 
 use super::inspect::View;
-use crate::admin::key::{Key, KeyLimit, KeyOrder, KeyOrdered, KeyReport, Keys};
-use crate::admin::{Inspect, Refusal};
+use crate::admin::Refusal;
+use crate::admin::key::{Key, KeyOrder, KeyOrdered, Keys};
 use crate::decide::{CheckRequest, CommitRequest, Decide, Reserve, VerdictSource};
 
 /// Of the lines about orders in the log.
 const AUDIT: &str = "audit";
 
 impl Keys for View {
-    fn show(&self, key: Key) -> BoxFuture<'_, Result<KeyReport, Refusal>> {
-        self.shown(key).boxed()
-    }
-
     fn order(&self, key: Key, order: KeyOrder) -> BoxFuture<'_, Result<KeyOrdered, Refusal>> {
         async move {
             let ordered = self.ordered(&key, order).await;
@@ -45,9 +38,8 @@ impl Keys for View {
     }
 }
 
-/// A descriptor with the rule that limits it.
+/// A descriptor that a rule limits.
 struct Found {
-    rule: Arc<Rule>,
     hash: DescriptorHash,
 }
 
@@ -63,44 +55,23 @@ impl View {
         let shared = found.counted_as(&entries);
         let counted_as = shared.as_deref().unwrap_or(&entries);
         let hash = self.core.hasher.descriptor(&key.domain, counted_as);
-        Ok(Found { rule: found.rule.clone(), hash })
+        Ok(Found { hash })
     }
 
-    async fn shown(&self, key: Key) -> Result<KeyReport, Refusal> {
-        let Found { rule, hash } = self.found(&key)?;
-        let descriptors = [descriptor(&key)];
-        let peek = CheckRequest {
-            domain: &key.domain,
-            descriptors: &descriptors,
-            hits: Hits::PEEK,
-            for_envoy: false,
-        };
-        let answer = self.core.decider.decide(peek).await;
-        let status = answer.statuses.first();
-        let verdicts = status.map(|status| status.verdicts.as_slice()).unwrap_or_default();
-        let limit = |(index, verdict): (usize, &tidegate_limiter::engine::Verdict)| KeyLimit {
-            name: rule.limit_name(index).into_owned(),
-            limit: verdict.limit,
-            window_ms: rule.limits.get(index).map_or(0, |it| it.window().as_millis_ceil()),
-            remaining: verdict.remaining,
-            reset_ms: verdict.reset.as_millis_ceil(),
+    /// What was done to a key by hand: how long ago it was begun anew, and how much longer it is
+    /// blocked, in milliseconds; 0 is until it is unblocked.
+    pub(super) fn done_by_hand(&self, key: &Key) -> (Option<u64>, Option<u64>) {
+        let Ok(Found { hash }) = self.found(key) else { return (None, None) };
+        let Some(done) = self.core.decider.interventions().find(hash) else {
+            return (None, None);
         };
         let now = self.core.clock.now();
-        let intervention = self.core.decider.interventions().find(hash);
-        let begun_anew = intervention.map(|it| it.begun_anew);
-        let blocked_until = intervention.and_then(|it| it.blocked_until(now));
-        Ok(KeyReport {
-            owner: self.owner(&key.domain, &key.entries),
-            is_exact: status.is_some_and(|status| status.source != VerdictSource::Fallback),
-            limits: verdicts.iter().enumerate().map(limit).collect(),
-            begun_anew_ago_ms: begun_anew
-                .filter(|at| *at > Timestamp::EPOCH)
-                .map(|at| now.since(at).as_millis_ceil()),
-            blocked_for_ms: blocked_until.map(|until| match until {
-                Timestamp::NEVER => 0,
-                until => until.since(now).as_millis_ceil(),
-            }),
-        })
+        let begun_anew = Some(done.begun_anew).filter(|at| *at > Timestamp::EPOCH);
+        let blocked_for_ms = done.blocked_until(now).map(|until| match until {
+            Timestamp::NEVER => 0,
+            until => until.since(now).as_millis_ceil(),
+        });
+        (begun_anew.map(|at| now.since(at).as_millis_ceil()), blocked_for_ms)
     }
 
     async fn ordered(&self, key: &Key, order: KeyOrder) -> Result<KeyOrdered, Refusal> {
@@ -108,7 +79,7 @@ impl View {
             let text = "this is an edge, which gives no orders; ask a core";
             return Err(Refusal::Conflict(text.to_owned()));
         }
-        let Found { hash, .. } = self.found(key)?;
+        let Found { hash } = self.found(key)?;
         let interventions = self.core.decider.interventions();
         let now = self.core.clock.now();
         let intervention = match order {

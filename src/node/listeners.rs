@@ -21,8 +21,9 @@ use super::error::Failed;
 use super::inspect::View;
 use super::measured::Measured;
 use super::open_files;
+use super::overview::Gallery;
 use super::probes::{NodeProbes, Stats};
-use crate::admin::{self, DrainReport, WatchBlocked};
+use crate::admin::{self, Access, DrainReport, WatchBlocked};
 use crate::compat::envoy_ratelimit::debug_port::{self, DebugPort};
 use crate::compat::envoy_ratelimit::statistics::{Source, prometheus};
 use crate::config::{Config, UserError};
@@ -78,6 +79,8 @@ pub(super) struct Behind<'a> {
     pub(super) core: &'a Core,
     pub(super) probes: Arc<NodeProbes>,
     pub(super) view: Arc<View>,
+    pub(super) overview: Arc<Gallery>,
+    pub(super) access: Access,
     pub(super) blocked: Option<Arc<dyn WatchBlocked>>,
     pub(super) grpc_health: &'a rls::Health,
     /// Cancelled by the operator to drain the node.
@@ -196,7 +199,17 @@ impl Listeners {
         joined: CancellationToken,
         drain: CancellationToken,
     ) -> impl Future<Output = Result<(), UserError>> + Send + 'static {
-        let Behind { core, probes, view, blocked, grpc_health, drain: on_demand, drained } = behind;
+        let Behind {
+            core,
+            probes,
+            view,
+            overview,
+            access,
+            blocked,
+            grpc_health,
+            drain: on_demand,
+            drained,
+        } = behind;
         let connections_max = open_files::connections_max(
             config.limits.connections_max,
             open_files::raise_limit(),
@@ -256,6 +269,8 @@ impl Listeners {
             inspect: view.clone(),
             operate: view.clone(),
             keys: view,
+            overview,
+            access,
             blocked,
             probes,
             drain: on_demand.clone(),

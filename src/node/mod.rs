@@ -21,6 +21,7 @@ mod measured;
 mod members;
 mod open_files;
 mod operate;
+mod overview;
 mod probes;
 mod readiness;
 mod rulebook;
@@ -29,6 +30,7 @@ mod skew;
 mod system;
 mod systemd;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -46,15 +48,16 @@ pub use self::core::{Core, Setup};
 pub use self::edge::Edge;
 pub use self::error::{Error, Failed};
 pub use self::handover::GivenUp;
-use self::inspect::View;
+use self::inspect::{Shares, View};
 pub use self::join::Joined;
 use self::listeners::{Behind, Bound, ListenerTls, Listeners, serve_prometheus};
+use self::overview::Gallery;
 use self::probes::{NodeProbes, Stats};
 use self::readiness::{DRAIN, GOSSIP, JOIN, Readiness};
 use self::rulebook::RuleBook;
 pub use self::skew::Skew;
 pub use self::system::{SystemClock, system_environment};
-use crate::admin::DrainReport;
+use crate::admin::{Access, DrainReport};
 use crate::compat::envoy_ratelimit::statistics::statsd::StatsdExporter;
 use crate::config::{self, Config, UserError};
 use crate::front::proxy::{AccessLog, ServerTls};
@@ -63,6 +66,10 @@ use crate::front::tls::Tls;
 use crate::observe::Health;
 use crate::reload::certificates;
 use crate::storage::map_file::MapFile;
+
+/// Lengths of the token of the admin listener: none that can be guessed, one that fits a header.
+const TOKEN_BYTES_MIN: usize = 16;
+const TOKEN_BYTES_MAX: usize = 1_024;
 
 /// Runs a node until `shutdown`, then drains it: its listeners on `front`, everything else on the
 /// runtime of the caller. `config` must be validated.
@@ -110,6 +117,7 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
         access_log.map(|path| AccessLog::open(path, environment.clock.clone())).transpose()?;
     let access_log_dropped = access_log.as_ref().map(|log| log.dropped.clone());
     let stats = Stats { access_log_dropped, ..Stats::default() };
+    let access = access(&config.admin)?;
     let listeners = Listeners::bind(&config, tls, access_log, &stats)?;
     let (key, addr) = ("stats.prometheus_listen", config.stats.prometheus_listen);
     let prometheus = Bound::bind(key, addr, &Arc::default())?;
@@ -141,7 +149,11 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
         health: health.clone(),
         config: config.clone(),
         start: Instant::now(),
+        shares: Shares::default(),
     });
+    // The first one: nobody else sets it.
+    let _ = core.saying.view.set(Arc::downgrade(&view));
+    let gallery = Arc::new(Gallery::new(view.clone()));
     let grpc_health = rls::Health::new().await;
 
     // The clock, the rules and the core keep running while the listeners drain.
@@ -163,6 +175,7 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
         };
         tasks.spawn(watcher.run(stop_node.clone()).map(Ok));
     }
+    tasks.spawn(gallery.clone().run(stop_node.clone()).map(Ok));
     tasks.spawn(publish_rule_book(core.clone(), book.clone(), stop_node.clone()).map(Ok));
     tasks.spawn(core.clone().run(core_tasks, stop_node.clone()));
     let statsd = StatsdExporter::new(config.stats.clone(), statistics.clone());
@@ -183,8 +196,17 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     let (has_drained, drained) = watch::channel(None);
     let grpc_health = &grpc_health;
     let blocked = BlockedView::of(&core, &config);
-    let behind =
-        Behind { core: &core, probes, view, blocked, grpc_health, drain: &shutdown, drained };
+    let behind = Behind {
+        core: &core,
+        probes,
+        view,
+        overview: gallery,
+        access,
+        blocked,
+        grpc_health,
+        drain: &shutdown,
+        drained,
+    };
     let mut serving = front.spawn(listeners.serve(&config, behind, joined, stop_listeners.clone()));
 
     let outcome = tokio::select! {
@@ -216,6 +238,27 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     while tasks.join_next().await.is_some() {}
     tracing::info!("stopped");
     outcome
+}
+
+/// Whom the admin listener serves.
+fn access(admin: &config::Admin) -> Result<Access, Error> {
+    let read = |path: &PathBuf| -> Result<String, Error> {
+        let text = pki::read_secret_text(path, || "openssl rand -hex 32".to_owned())?;
+        let token = text.trim();
+        let is_token = (TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&token.len())
+            && token.bytes().all(|byte| byte.is_ascii_graphic());
+        if is_token {
+            return Ok(token.to_owned());
+        }
+        let problem = format!(
+            "admin.token_file {}: its content is no token, {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} \
+             visible ASCII characters",
+            path.display()
+        );
+        Err(UserError::new(problem, "make one with `openssl rand -hex 32`").into())
+    };
+    let token = admin.token_file.as_ref().map(read).transpose()?;
+    Ok(Access::new(admin.hosts.iter().cloned(), token.as_deref()))
 }
 
 /// No task ends by itself: the first one that does stops the node.

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::admin_dashboard::FakeOverview;
 use axum::Router;
 use axum::body::Body;
 use futures_util::FutureExt;
@@ -10,10 +11,10 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tidegate::admin::blocked::{PAUSE, STREAMS_MAX};
-use tidegate::admin::key::{Key, KeyOrder, KeyOrdered, KeyReport, Keys};
+use tidegate::admin::key::{Key, KeyOrder, KeyOrdered, Keys};
 use tidegate::admin::report::{MapReport, NodeReport, OwnerOf, RegionsReport};
 use tidegate::admin::{
-    AdminState, BlockedReport, BlockedSource, DrainReport, Inspect, MembersReport, Operate,
+    Access, AdminState, BlockedReport, BlockedSource, DrainReport, Inspect, MembersReport, Operate,
     OwnerReport, Refusal, StatusReport, WatchBlocked, router,
 };
 use tidegate::front::Probes;
@@ -53,19 +54,6 @@ async fn each_path_answers_with_its_own() {
             "application/json",
             "{\"error\":\"query missing or not percent-encoded UTF-8; use \
              /owner?domain=D&KEY=VALUE\"}\n",
-        ),
-        (
-            "/key?domain=edge&user=ann",
-            StatusCode::OK,
-            "application/json",
-            "{\"token\":\"edge user=ann\",\"rule\":null,\"mode\":null,\"scope\":null,\"owners\":[],\
-             \"is_exact\":true,\"limits\":[],\"begun_anew_ago_ms\":null,\"blocked_for_ms\":null}\n",
-        ),
-        (
-            "/key?domain=edge&user=none",
-            StatusCode::NOT_FOUND,
-            "application/json",
-            "{\"error\":\"no rule\"}\n",
         ),
         (
             "/nowhere",
@@ -325,11 +313,13 @@ async fn streams_beyond_the_bound_are_refused() {
 
 const DRAINED: DrainReport = DrainReport { handed_over: true, reason: None };
 
-fn state(health: &Health) -> AdminState {
+pub(crate) fn state(health: &Health) -> AdminState {
     AdminState {
         inspect: Arc::new(Fake),
         operate: Arc::new(Fake),
         keys: Arc::new(Fake),
+        overview: Arc::new(FakeOverview::default()),
+        access: Access::default(),
         blocked: None,
         probes: Arc::new(FakeProbes { health: health.clone(), metrics: Metrics::new("0") }),
         drain: CancellationToken::new(),
@@ -366,15 +356,6 @@ impl Probes for FakeProbes {
 struct Fake;
 
 impl Keys for Fake {
-    fn show(&self, key: Key) -> BoxFuture<'_, Result<KeyReport, Refusal>> {
-        let is_limited = key.entries.iter().all(|(_, value)| value != "none");
-        let owner = OwnerReport { owners: Vec::new(), ..self.owner(&key.domain, &key.entries) };
-        let report = KeyReport { owner, is_exact: true, ..KeyReport::default() };
-        let report = is_limited.then_some(report);
-        let report = report.ok_or_else(|| Refusal::Unknown("no rule".to_owned()));
-        async move { report }.boxed()
-    }
-
     /// Returns what it was ordered.
     fn order(&self, key: Key, order: KeyOrder) -> BoxFuture<'_, Result<KeyOrdered, Refusal>> {
         let order = format!("{order:?} {} {:?}", key.domain, key.entries);

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what was measured belongs in the output of the test")]
 
+mod admin_dashboard;
 mod admin_router;
 mod chaos_checks;
 mod clock;

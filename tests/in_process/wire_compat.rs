@@ -67,7 +67,7 @@ fn every_message_is_written_and_read_as_it_was_released() {
 #[test]
 fn a_claimed_length_reserves_no_memory() {
     // What follows the last byte of these is a length.
-    let heads: [&[u8]; 21] = [
+    let heads: [&[u8]; 22] = [
         &[0, 1, 7, 0],                               // Check, Region: counters
         &[0, 2, 0, 0],                               // Sync, Node, calm: entries
         &[0, 2, 0, 0, 1, 1, 1, 1, 2],                // … one entry: buckets
@@ -88,6 +88,7 @@ fn a_claimed_length_reserves_no_memory() {
         &[0, 13],                                    // Reply: CombinedVerdicts
         &[0, 14],                                    // Reply: Reserved
         &[0, 15, 0],                                 // Reply: Committed
+        &[0, 16],                                    // Reply: Snapshot
         &[],                                         // Hello: cluster
     ];
     let before = peak_virtual_kib();
@@ -415,6 +416,7 @@ fn calls() -> Vec<(&'static str, Call)> {
         ("edge_cluster", Call::Edge(EdgeCall::Cluster(Box::new(cluster_view())))),
         ("intervention_tell", Call::Interventions(InterventionCall::Tell(intervention()))),
         ("intervention_compare", Call::Interventions(InterventionCall::Compare { digest: 70_000 })),
+        ("snapshot", Call::Snapshot),
         (
             "reserve",
             Call::Reserve(ReserveCall {
@@ -558,6 +560,7 @@ fn replies() -> Vec<(&'static str, Reply)> {
         ("reserved", Reply::Reserved { verdicts: two.clone(), ttl: Span::from_secs(60) }),
         ("committed", Reply::Committed { settled: Settled::Committed, verdicts: two.clone() }),
         ("committed_again", Reply::Committed { settled: Settled::Again, verdicts: two.clone() }),
+        ("snapshot", Reply::Snapshot(b"{}".to_vec())),
         ("committed_report", Reply::Committed { settled: Settled::Reported, verdicts: two }),
         (
             "pong",
@@ -671,7 +674,7 @@ impl Golden {
 fn released_with(name: &str) -> u8 {
     match name {
         _ if name.contains("combined") => COMBINED_CHECKS,
-        _ if ["reserve", "commit", "reservation", "call_edge", "intervention"]
+        _ if ["reserve", "commit", "reservation", "call_edge", "intervention", "snapshot"]
             .iter()
             .any(|it| name.contains(it)) =>
         {

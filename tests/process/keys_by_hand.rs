@@ -74,7 +74,7 @@ async fn a_key_is_blocked_at_all_nodes_and_at_those_that_start_later() {
         assert_eq!(reply.status, 200, "{mode}");
     }
     let shown = ordered(&cluster.nodes[2], &["show", "d", "strict=ann"]);
-    assert_eq!((&shown["blocked_for_ms"], &shown["is_exact"]), (&0.into(), &true.into()));
+    assert_eq!(shown["blocked_for_ms"], 0);
 
     ordered(&cluster.nodes[2], &["unblock", "d", "strict=ann"]);
     ordered(&cluster.nodes[1], &["block", "d", "bucket=ann", "--for", "1s"]);

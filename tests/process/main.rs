@@ -12,6 +12,7 @@ mod bad_input;
 mod cli_binary;
 mod concurrency;
 mod crashed_owner;
+mod dashboard;
 mod demo;
 mod drained_node;
 mod edges;

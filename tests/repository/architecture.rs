@@ -40,6 +40,7 @@ const PURE: [&str; 20] = [
     "crates/client/src/policy.rs",
     "crates/client/src/recent.rs",
     "crates/client/src/schedule.rs",
+    "src/decide/refused_keys.rs",
     "src/decide/source_net.rs",
     "src/decide/source_watch.rs",
     "src/export/blocklist.rs",

@@ -32,10 +32,12 @@ pub enum Kind {
     Sync,
     /// States of strict counters, and their digests.
     States,
+    /// What operators look at.
+    Snapshots,
 }
 
 impl Kind {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Pings,
         Self::Map,
         Self::Transfers,
@@ -43,6 +45,7 @@ impl Kind {
         Self::Checks,
         Self::Sync,
         Self::States,
+        Self::Snapshots,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -54,6 +57,7 @@ impl Kind {
             Self::Checks => "checks",
             Self::Sync => "sync",
             Self::States => "states",
+            Self::Snapshots => "snapshots",
         }
     }
 
@@ -72,6 +76,7 @@ impl Kind {
             | Call::Refunded { .. } => Self::Checks,
             Call::Sync(_) => Self::Sync,
             Call::States(_) | Call::Digests(_) => Self::States,
+            Call::Snapshot => Self::Snapshots,
         }
     }
 }

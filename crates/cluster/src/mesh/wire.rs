@@ -27,6 +27,8 @@ pub const SYNC_ENTRIES_MAX: usize = 256;
 pub const STATE_ENTRIES_MAX: usize = 1_024;
 /// The most entries in one [`Call::Digests`].
 pub const DIGESTS_MAX: usize = 1_024;
+/// The most bytes of a [`Reply::Snapshot`]. A receiver reads no more.
+pub const SNAPSHOT_BYTES_MAX: usize = 128 * 1024;
 
 /// The application error codes of closed connections and reset streams.
 pub(super) mod close_code {
@@ -222,6 +224,9 @@ pub enum Call {
     /// What operators did to keys by hand. Only to nodes that speak
     /// [`INTERVENTIONS`](super::codec::INTERVENTIONS).
     Interventions(InterventionCall),
+    /// What the receiver says about itself, for an operator to see. Only to nodes that speak
+    /// [`SNAPSHOTS`](super::codec::SNAPSHOTS).
+    Snapshot,
 }
 
 /// Which map a call is about.
@@ -353,6 +358,9 @@ pub enum Reply {
     /// To [`InterventionCall::Compare`]: all that the receiver has, at most
     /// [`INTERVENTIONS_MAX`](tidegate_limiter::store::INTERVENTIONS_MAX).
     Interventions(Vec<Intervention>),
+    /// To [`Call::Snapshot`]: JSON, so that nodes of different releases read of each other what
+    /// both know. At most [`SNAPSHOT_BYTES_MAX`].
+    Snapshot(Vec<u8>),
 }
 
 /// What a node says about itself to the voters of the global map.

@@ -485,6 +485,11 @@ impl Driver {
         self.publish(machines);
     }
 
+    /// Members to which ranges, or the confirmation that there are none, are being transferred.
+    pub fn transferring_to(&self) -> Vec<NodeId> {
+        self.machines.lock().busy.iter().cloned().collect()
+    }
+
     /// Whether a change of the voters is in progress.
     pub fn is_joint(&self) -> bool {
         self.machines.lock().map.voters.are_joint()

@@ -127,7 +127,11 @@ pub(super) fn read_text(path: &Path, create: impl Fn() -> String) -> Result<Stri
 }
 
 /// Like [`read_text`], and refuses a file that users other than owner and group can access.
-pub(super) fn read_secret_text(path: &Path, create: impl Fn() -> String) -> Result<String, Error> {
+///
+/// # Errors
+///
+/// It cannot be read, is too long, no UTF-8, or others can read it.
+pub fn read_secret_text(path: &Path, create: impl Fn() -> String) -> Result<String, Error> {
     read(path, create, true)
 }
 

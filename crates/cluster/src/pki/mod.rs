@@ -31,6 +31,7 @@ pub use authority::{Authority, Issued};
 pub use bearer::{Bearer, MESH_NAME, Role, Validity, region_name};
 pub use files::{
     AUTHORITY_CERT, AUTHORITY_KEY, CLUSTER_SECRET, IssuedFiles, Overwrite, init, issue,
+    read_secret_text,
 };
 pub use identity::{Identity, SECRETS_MAX, Tls, load};
 pub use verify::{names, utc_date, verify_peer};

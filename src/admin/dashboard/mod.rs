@@ -1,0 +1,90 @@
+//! The dashboard: one page and its script, compiled in. It reads `/events` and `/key` and writes
+//! nothing.
+//!
+//! The files say nothing of the cluster. All URLs are relative, and nothing is loaded from
+//! elsewhere: a policy forbids it, and scripts and styles within the page as well, so that a text
+//! of a client that reaches the page stays a text.
+//!
+//! uPlot draws the rates: <https://github.com/leeoniya/uPlot>, MIT, in `uplot/` as published.
+
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use http::{HeaderValue, StatusCode};
+
+/// A file of the dashboard.
+#[derive(Clone, Copy, Debug)]
+pub struct File {
+    pub path: &'static str,
+    pub content_type: &'static str,
+    pub content: &'static [u8],
+}
+
+/// All that a browser loads.
+pub static FILES: [File; 5] = [
+    File {
+        path: "/ui/",
+        content_type: "text/html; charset=utf-8",
+        content: include_bytes!("dashboard.html"),
+    },
+    File {
+        path: "/ui/dashboard.js",
+        content_type: "text/javascript; charset=utf-8",
+        content: include_bytes!("dashboard.js"),
+    },
+    File {
+        path: "/ui/dashboard.css",
+        content_type: "text/css; charset=utf-8",
+        content: include_bytes!("dashboard.css"),
+    },
+    File {
+        path: "/ui/uplot.js",
+        content_type: "text/javascript; charset=utf-8",
+        content: include_bytes!("uplot/uPlot.iife.min.js"),
+    },
+    File {
+        path: "/ui/uplot.css",
+        content_type: "text/css; charset=utf-8",
+        content: include_bytes!("uplot/uPlot.min.css"),
+    },
+];
+
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+);
+const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
+    HeaderName::from_static("cross-origin-resource-policy");
+
+/// The routes of the files.
+pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    FILES.iter().fold(Router::new(), |routes, file| {
+        let answer = || async {
+            let headers = [(CONTENT_TYPE, file.content_type), (CACHE_CONTROL, "no-cache")];
+            (StatusCode::OK, headers, file.content).into_response()
+        };
+        routes.route(file.path, get(answer))
+    })
+}
+
+/// Tells browsers what a response may do: nothing but what the dashboard needs.
+pub(super) async fn confined(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        (X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
+        (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+        (CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin")),
+    ] {
+        headers.insert(name, value);
+    }
+    response
+}

@@ -1,0 +1,51 @@
+//! What the counters of a descriptor hold, for an operator to see: nothing is charged, and no
+//! statistic of a rule counts it, unless no owner answers.
+//!
+//! Of a leased limit whose regions share it, this is the share that the key has here.
+
+use std::iter;
+use std::sync::Arc;
+
+use tidegate_limiter::descriptor::{Descriptor, Entry};
+use tidegate_limiter::store::Verdicts;
+use tidegate_limiter::units::Hits;
+use tidegate_rules::book::Rule;
+
+use super::check::{CheckRequest, VerdictSource};
+use super::decider::{Decider, Shared};
+use super::plan::{PlannedCheck, Planner};
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub struct Peeked {
+    pub rule: Arc<Rule>,
+    /// One per limit of the rule.
+    pub verdicts: Verdicts,
+    pub source: VerdictSource,
+}
+
+impl Decider {
+    /// Peeks at the counters of a descriptor; `None` if no limit applies to it.
+    pub async fn peek(&self, domain: &str, entries: &[Entry<'_>]) -> Option<Peeked> {
+        let Shared { node, rules, without_envoy, .. } = &*self.shared;
+        let (book, now) = (rules.book.load_full(), node.clock.now());
+        if !book.has_domain(domain) {
+            return None;
+        }
+        let planner = Planner {
+            book: &book,
+            hasher: &node.hasher,
+            interventions: &node.interventions,
+            envoy: without_envoy,
+            tallies: &rules.tallies,
+        };
+        let entries = entries.to_vec();
+        let descriptors = [Descriptor { entries, hits: None, limit: None }];
+        let hits = Hits::PEEK;
+        let request = CheckRequest { domain, descriptors: &descriptors, hits, for_envoy: false };
+        let check = planner.plan(&request).pop().flatten().filter(PlannedCheck::has_limits)?;
+        let decided = self.decide_each(iter::once((&check, hits)), now).await;
+        let (verdicts, source) = decided.into_iter().next()?;
+        Some(Peeked { rule: check.rule, verdicts, source })
+    }
+}
