@@ -107,7 +107,7 @@ pub(super) enum Failure {
     ResponseTimeout,
     #[error("too many requests are at the application; try again later")]
     Full,
-    #[error("the application responds more slowly than usual; try again later")]
+    #[error("the application has as many requests as it can take; try again later")]
     Overloaded,
     #[error("the body of the request stopped arriving")]
     ClientTimeout,

