@@ -558,8 +558,11 @@ impl Mesh {
             }
             Role::Edge => {
                 let edges = self.registry.edges();
-                let is_full = edges.len() >= EDGES_MAX && edges.get(node).is_none();
-                (None, is_full.then_some(Refusal::FullOfEdges))
+                let connected = edges.get(node);
+                let is_full = edges.len() >= EDGES_MAX && connected.is_none();
+                // One that has started again with its clock set back is to take its place.
+                let highest_seen = connected.map(|edge| edge.generation);
+                (highest_seen, is_full.then_some(Refusal::FullOfEdges))
             }
         };
         let secrets = self.credentials.load().secrets.clone();
