@@ -230,6 +230,15 @@ fn an_edge_dials_a_core_that_was_started_again() {
     }
 }
 
+/// All clocks were set back, and an edge was killed and started again. Cores took it for an earlier
+/// start of itself, and kept the connection to the one that had ended for as long as 16 s.
+#[test]
+fn an_edge_that_starts_again_with_its_clock_set_back_is_accepted() {
+    for seed in [4_166, 4_516] {
+        passes(seed);
+    }
+}
+
 fn passes(seed: u64) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seeds");
     let seed = seed.to_string();

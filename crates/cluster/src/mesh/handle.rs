@@ -565,10 +565,19 @@ impl Mesh {
             }
             Role::Edge => {
                 let edges = self.registry.edges();
-                let is_full = edges.len() >= EDGES_MAX && edges.get(node).is_none();
+                let connected = edges.get(node);
+                let is_full = edges.len() >= EDGES_MAX && connected.is_none();
                 let is_taken = self.registry.get(node).is_some();
                 let refusal = is_full.then_some(Refusal::FullOfEdges);
-                (None, is_taken.then_some(Refusal::NameOfCore).or(refusal))
+                // One that has started again with its clock set back is to take the place of its
+                // earlier start, and another process with its name is not to take that of a living
+                // one: so the connection is pinged, and counts as lost when that is not answered.
+                if let Some(edge) = connected {
+                    edge.ping_now();
+                }
+                let lost = connected.filter(|edge| edge.is_lost());
+                let highest_seen = lost.map(|edge| edge.generation);
+                (highest_seen, is_taken.then_some(Refusal::NameOfCore).or(refusal))
             }
         };
         let secrets = self.credentials.load().secrets.clone();
