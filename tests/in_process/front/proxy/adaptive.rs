@@ -186,6 +186,7 @@ const CLIENTS: usize = 64;
 #[derive(Debug)]
 struct Run {
     served_per_second: f64,
+    #[expect(dead_code, reason = "it is printed")]
     refused_per_second: f64,
     /// The limit at the end, if there is one.
     limit: Option<u64>,
