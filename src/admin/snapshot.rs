@@ -1,4 +1,4 @@
-//! The whole cluster in one picture, as the dashboard and `tidegate top` show it.
+//! The whole cluster in one picture, as the dashboard shows it.
 //!
 //! Each node says about itself what only it knows ([`NodeSnapshot`]); the node that is asked adds
 //! what it sees of the others, and sums up by rule and by key. Counts are sums since the start of

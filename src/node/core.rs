@@ -43,7 +43,7 @@ use super::edge::Edge;
 use super::error::Failed;
 use super::handover::{self, GivenUp, Limits};
 use super::join::{Joined, until_agreed, until_joined, until_member, until_settled};
-use super::overview::Saying;
+use super::saying::Saying;
 use super::service::PeerService;
 use super::skew::Skew;
 use crate::config::{self, Config, Failover, UserError, VotersFrom};

@@ -25,6 +25,7 @@ mod overview;
 mod probes;
 mod readiness;
 mod rulebook;
+mod saying;
 mod service;
 mod skew;
 mod system;
@@ -151,8 +152,10 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
         start: Instant::now(),
         shares: Shares::default(),
     });
-    // The first one: nobody else sets it.
-    let _ = core.saying.view.set(Arc::downgrade(&view));
+    let said = Arc::downgrade(&view);
+    core.saying.begin(move || {
+        said.upgrade().map_or_else(Vec::new, |view| overview::render(view.snapshot()))
+    });
     let gallery = Arc::new(Gallery::new(view.clone()));
     let grpc_health = rls::Health::new().await;
 

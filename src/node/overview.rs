@@ -1,14 +1,12 @@
-//! The whole cluster, for those who look at it: `/events`, the dashboard, `tidegate top`.
+//! The whole cluster, for those who look at it: `/events` and the dashboard.
 //!
 //! While somebody holds a receiver of the pictures, a round begins each second: every peer is asked
 //! once what it says about itself, however many look, and a picture is made of what has come. One
 //! is also made at once when a member is lost, found, drains or is evicted, which is looked for
 //! ten times a second. While nobody looks, nothing is done.
-//!
-//! Each node renders what it says at most once in [`SAYS_ANEW_AFTER`], however many ask.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -49,8 +47,6 @@ const GATHER_TIMEOUT: Duration = Duration::from_millis(300);
 const PEER_TIMEOUT: Duration = Duration::from_millis(900);
 /// Most peers that are asked in a round. Of a larger cluster the others have their turn later.
 const PEERS_PER_ROUND: usize = 64;
-/// How old what a node says of itself may be when it is sent to a peer.
-const SAYS_ANEW_AFTER: Duration = Duration::from_millis(500);
 
 /// The pictures, and who looks at them.
 pub(super) struct Gallery {
@@ -62,14 +58,6 @@ pub(super) struct Gallery {
     rings: Mutex<Option<(Arc<Topology>, Vec<RingPicture>)>>,
 }
 
-/// What this node says to its peers.
-#[derive(Default)]
-pub(super) struct Saying {
-    /// Unknown while the node is built, and where it has no listeners, as in tests.
-    pub(super) view: OnceLock<Weak<View>>,
-    rendered: Mutex<Option<(Instant, Vec<u8>)>>,
-}
-
 /// What was heard of the peers by those who look now.
 #[derive(Default)]
 struct Round {
@@ -79,23 +67,9 @@ struct Round {
     last: Option<NodeId>,
 }
 
-impl Saying {
-    /// As JSON of at most [`SNAPSHOT_BYTES_MAX`].
-    pub(super) fn text(&self) -> Vec<u8> {
-        let mut rendered = self.rendered.lock();
-        if let Some((at, text)) = &*rendered
-            && at.elapsed() < SAYS_ANEW_AFTER
-        {
-            return text.clone();
-        }
-        let view = self.view.get().and_then(Weak::upgrade);
-        let text = view.map_or_else(|| b"{}".to_vec(), |view| render(view.snapshot()));
-        rendered.insert((Instant::now(), text)).1.clone()
-    }
-}
-
-/// Leaves out keys and rules that do not fit: their names may be long.
-fn render(mut snapshot: NodeSnapshot) -> Vec<u8> {
+/// A snapshot as JSON of at most [`SNAPSHOT_BYTES_MAX`]. Leaves out keys and rules that do not fit:
+/// their names may be long.
+pub(super) fn render(mut snapshot: NodeSnapshot) -> Vec<u8> {
     loop {
         // Reports are plain structs; only a map whose keys are not strings can fail.
         let text = serde_json::to_vec(&snapshot).unwrap_or_default();

@@ -20,7 +20,7 @@ use tidegate_ownership::standstill::ClockReading;
 
 use super::clock_sync::ClockSync;
 use super::join::Joined;
-use super::overview::Saying;
+use super::saying::Saying;
 use crate::decide::Decider;
 
 /// Answers the calls of peers without blocking.

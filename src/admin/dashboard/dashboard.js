@@ -48,7 +48,8 @@ function duration(seconds) {
   const first = units.findIndex(([, size]) => seconds >= size);
   if (first < 0) return "0s";
   return units.slice(first, first + 2).map(([name, size], at) =>
-    Math.floor((at ? seconds % units[first][1] : seconds) / size) + name).join(" ");
+    Math.floor((at ? seconds % units[first][1] : seconds) / size) + name)
+    .filter((part, at) => at === 0 || !part.startsWith("0")).join(" ");
 }
 
 // === the picture ===
