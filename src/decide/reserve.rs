@@ -366,13 +366,13 @@ impl Decider {
         loop {
             let peer = match search.next().await? {
                 Target::Peer(peer) => peer,
-                Target::Here => match here() {
-                    Some(answer) => return self.once_copied(part, answer, search.left()).await,
-                    None => {
+                Target::Here => {
+                    let Some(answer) = here() else {
                         search.not_owned_here();
                         continue;
-                    }
-                },
+                    };
+                    return self.once_copied(part, answer, search.left()).await;
+                }
             };
             if peer.version < RESERVATIONS {
                 return Err(NoVerdict::Unavailable);
