@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -124,7 +124,7 @@ impl Outcome {
 
     /// A gRPC server that fails before its first message says so in the head.
     fn of_grpc(headers: &HeaderMap) -> Self {
-        match headers.get(super::rejection::GRPC_STATUS).map(|status| status.as_bytes()) {
+        match headers.get(super::rejection::GRPC_STATUS).map(HeaderValue::as_bytes) {
             None | Some(b"0") => Self::Success,
             // UNAVAILABLE.
             Some(b"14") => Self::Dropped,

@@ -190,7 +190,7 @@ mod tests {
         let windows = phases.iter().flat_map(|phase| std::iter::repeat_n(*phase, phase.0));
         windows
             .map(|(_, ms, in_flight)| {
-                gradient.update(&window(ms, in_flight.unwrap_or(gradient.limit())));
+                gradient.update(&window(ms, in_flight.unwrap_or_else(|| gradient.limit())));
                 gradient.limit()
             })
             .collect()
