@@ -88,7 +88,7 @@ pub fn router(state: AdminState) -> Router {
         .route("/ui", get(to_dashboard))
         .merge(dashboard::routes())
         .method_not_allowed_fallback(method_not_allowed);
-    Router::new()
+    let routes: Router = Router::new()
         .route("/", get(index))
         .route("/metrics", get(scrape))
         .route("/status", get(status))
@@ -105,7 +105,6 @@ pub fn router(state: AdminState) -> Router {
         .layer(from_fn_with_state(access.clone(), with_token))
         .merge(open)
         .layer(from_fn(dashboard::confined))
-        .layer(from_fn_with_state(access, for_own_host))
         .with_state(Routed {
             admin: state,
             metrics: Page::default(),
@@ -113,7 +112,9 @@ pub fn router(state: AdminState) -> Router {
             blocked: Page::default(),
             streams: Streams::default(),
             viewers: events::Streams::default(),
-        })
+        });
+    // Around all of it: a route adds the methods that it allows to what a layer of it returns.
+    Router::new().fallback_service(routes).layer(from_fn_with_state(access, for_own_host))
 }
 
 /// Passes on what no web page of another site made a browser send.
