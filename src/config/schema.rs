@@ -246,7 +246,7 @@ mod tests {
                 "xds"
             ]
         );
-        assert_eq!(fields(&["http"]), ["listen", "denied_status"]);
+        assert_eq!(fields(&["debug"]), ["listen"]);
         assert_eq!(fields(&["rules"]), ["path", "merge_domains", "required", "may_be_empty"]);
     }
 
