@@ -1,4 +1,4 @@
-//! One key by hand: `POST /key/reset`, `/key/adjust`, `/key/block` and `/key/unblock`, each with one
+//! One key by hand: `POST /key/reset`, `/key/adjust`, `/key/block` and `/key/unblock`, each with a
 //! line in the log (target `audit`).
 
 use futures_util::future::BoxFuture;

@@ -149,7 +149,8 @@ impl Interventions {
                     _ = round.tick() => true,
                     _ = looks.tick() => false,
                 };
-                let peers = mesh.peers();
+                let mut peers = mesh.peers();
+                peers.retain(|peer| !peer.is_unreachable());
                 compared.retain(|id, generation| {
                     peers.iter().any(|peer| peer.id == *id && peer.generation == *generation)
                 });
