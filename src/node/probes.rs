@@ -120,8 +120,10 @@ impl NodeProbes {
             if let Some(edge) = &core.edge {
                 let Edge { mesh, synchroniser, malformed, .. } = edge;
                 cluster(&core, mesh, synchroniser, malformed, &mut readings);
-                readings.add(names::EDGE_FOLLOWS, edge.follower.homes().len() as u64);
-                readings.add(names::EDGE_CUT_OFF, !core.ownership.has_lease());
+                let followed = edge.follower.homes().len();
+                readings.add(names::EDGE_FOLLOWS, followed as u64);
+                // Before the first map an edge has no lease to lose, and follows no core.
+                readings.add(names::EDGE_CUT_OFF, followed == 0 || !core.ownership.has_lease());
                 certificate(&core, &edge.mesh, &certificates.status(), &mut readings);
             }
             readings

@@ -33,6 +33,8 @@ const OPTIONS: ClusterOptions<'_> = ClusterOptions {
     regions: &[],
 };
 
+const CUT_OFF: &str = "tidegate_edge_cut_off";
+
 /// In turn at each of `nodes`.
 async fn admitted(nodes: &[&Node], key: &str, value: &str, checks: usize) -> usize {
     let (http, body) = (Http::new(), check_body("edge", key, value));
@@ -74,6 +76,7 @@ async fn a_few_edges_start_limit_and_leave() {
     };
     let (role, _) = until("it follows two cores", Duration::from_secs(30), follows).await;
     assert_eq!(role, "edge");
+    assert_eq!(edges[0].metric(CUT_OFF).await, 0);
     let url = format!("http://{}", edges[0].admin);
     let text = Command::new(TIDEGATE).env_clear().args(["status", "--url", &url]).output().unwrap();
     let text = String::from_utf8(text.stdout).unwrap();
@@ -103,7 +106,13 @@ async fn a_few_edges_start_limit_and_leave() {
     assert_eq!(admitted(&[&edges[0]], "strict", "z", 3).await, 0, "on_unavailable: deny");
     assert_eq!(admitted(&[&edges[0]], "open", "z", 3).await, 3, "on_unavailable: allow");
     until("it says that it is cut off", Duration::from_secs(40), alone).await;
+    assert_eq!(edges[0].metric(CUT_OFF).await, 1);
     assert_eq!(edges[0].is_ready().await, Ok(true), "its service goes on");
+
+    let mut late = cluster.edge("e4", OPTIONS);
+    late.start();
+    late.is_serving().await;
+    assert_eq!(late.metric(CUT_OFF).await, 1, "no core has ever answered it");
 }
 
 #[test]
