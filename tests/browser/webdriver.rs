@@ -15,12 +15,14 @@ use tidegate_testkit::ports;
 use tidegate_testkit::process::Process;
 use tidegate_testkit::wait::until;
 
-/// A browser with one window. It ends with its driver, which is dropped.
+/// A browser with one window. It and its driver end when this is dropped.
 pub(crate) struct Browser {
     http: Http,
     driver: SocketAddr,
     /// The path of its session.
     session: String,
+    /// The process of the browser: it would outlive a driver that is killed.
+    pid: u64,
     _process: Process,
     _dir: TempDir,
 }
@@ -56,7 +58,9 @@ impl Browser {
         let reply: Value = serde_json::from_str(&reply.body).unwrap();
         let id = reply["value"]["sessionId"].as_str().unwrap_or_else(|| panic!("{reply}"));
         let session = format!("/session/{id}");
-        Self { http, driver, session, _process: process, _dir: dir }
+        let pid = &reply["value"]["capabilities"]["goog:processID"];
+        let pid = pid.as_u64().unwrap_or_else(|| panic!("{reply}"));
+        Self { http, driver, session, pid, _process: process, _dir: dir }
     }
 
     async fn command(&self, path: &str, body: &Value) -> Result<Value, String> {
@@ -104,5 +108,11 @@ impl Browser {
             entry["level"] == "SEVERE" && !entry["message"].to_string().contains("favicon")
         };
         entries.iter().filter(is_error).map(|entry| entry["message"].to_string()).collect()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").arg("-KILL").arg(self.pid.to_string()).status();
     }
 }
