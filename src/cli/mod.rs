@@ -163,3 +163,24 @@ fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<bool,
         Command::Man(args) => man::run(&args, Cli::command(), out),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::config::text::OPTION_VARIABLES;
+
+    fn variables(command: &clap::Command) -> BTreeSet<String> {
+        let own = command.get_arguments().filter_map(clap::Arg::get_env);
+        let own = own.map(|name| name.to_string_lossy().into_owned());
+        own.chain(command.get_subcommands().flat_map(variables)).collect()
+    }
+
+    /// A variable that is set for commands must not keep `serve` from starting.
+    #[test]
+    fn variables_of_options_are_not_taken_for_keys_of_the_configuration() {
+        let expected = OPTION_VARIABLES.iter().map(|name| (*name).to_owned()).collect();
+        assert_eq!(variables(&Cli::command()), expected);
+    }
+}

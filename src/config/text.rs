@@ -4,7 +4,7 @@
 pub(crate) const PREFIX: &str = "TIDEGATE_";
 
 /// Variables that are options of the command line, not keys of the configuration.
-pub(super) const OPTION_VARIABLES: [&str; 8] = [
+pub(crate) const OPTION_VARIABLES: [&str; 9] = [
     "TIDEGATE_CONFIG",
     "TIDEGATE_LOG",
     "TIDEGATE_LOG_FORMAT",
@@ -13,6 +13,7 @@ pub(super) const OPTION_VARIABLES: [&str; 8] = [
     "TIDEGATE_CA",
     "TIDEGATE_CLIENT_CERT",
     "TIDEGATE_CLIENT_KEY",
+    "TIDEGATE_ADMIN_TOKEN_FILE",
 ];
 
 /// Whether a variable sets a key or is mistyped, as opposed to one made by Kubernetes.
