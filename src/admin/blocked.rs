@@ -1,9 +1,8 @@
 //! `/blocked` and `/blocked/stream`: the sources that a firewall may drop.
 //!
-//! The stream consists of server-sent events. Each has the whole picture of the node, so nothing is
-//! queued for a client and none has to keep up: one is sent at once, and after changes at most one
-//! in [`PAUSE`]; a comment is sent when there was none for [`KEEP_ALIVE`]. A client that does not
-//! take an event within the time for a response is disconnected.
+//! The stream consists of server-sent events, each with a whole report of the node: one is sent at
+//! once, and after changes at most one in [`PAUSE`]; a comment is sent when there was none for
+//! [`KEEP_ALIVE`].
 //!
 //! ```text
 //! event: blocked
@@ -14,22 +13,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use bytes::Bytes;
-use futures_util::stream;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{Response, StatusCode};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::watch;
 
+use super::event_stream::{self, COMMENT, Events};
 use crate::decide::SourceNet;
 use crate::front::pages::Page;
-use crate::front::serve::Streamed;
 
-/// Most streams at a time; further ones are refused (503).
-pub const STREAMS_MAX: usize = 16;
-/// Least time between two pictures of a stream.
+/// Least time between two reports of a stream.
 pub const PAUSE: Duration = Duration::from_secs(1);
 /// Longest time between two events or comments of a stream, after [`PAUSE`].
 pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
@@ -68,99 +60,55 @@ pub struct BlockedSource {
     pub expires_in_ms: u64,
 }
 
-/// The streams that are open.
-#[derive(Clone, Debug)]
-pub(super) struct Streams {
-    free: Arc<Semaphore>,
-    pictures: Page,
-}
-
-/// One stream.
-struct Follower {
+/// The reports for one client.
+pub(super) struct Reports {
     node: Arc<dyn WatchBlocked>,
     changes: watch::Receiver<()>,
-    pictures: Page,
-    stop: CancellationToken,
+    /// Shared by all clients.
+    page: Page,
     last: Option<Last>,
-    _place: OwnedSemaphorePermit,
 }
 
 /// What a stream sent last.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
-    Picture,
+    Report,
     Comment,
 }
 
-impl Default for Streams {
-    fn default() -> Self {
-        Self { free: Arc::new(Semaphore::new(STREAMS_MAX)), pictures: Page::default() }
+impl Reports {
+    pub(super) fn of(node: Arc<dyn WatchBlocked>, page: Page) -> Self {
+        Self { changes: node.changes(), node, page, last: None }
     }
 }
 
-impl Streams {
-    /// A stream that ends with the client, or at `stop`; none if there are too many.
-    pub(super) fn open(
-        &self,
-        node: Arc<dyn WatchBlocked>,
-        stop: CancellationToken,
-    ) -> Option<Response<Body>> {
-        let place = self.free.clone().try_acquire_owned().ok()?;
-        let follower = Follower {
-            changes: node.changes(),
-            node,
-            pictures: self.pictures.clone(),
-            stop,
-            last: None,
-            _place: place,
-        };
-        let events = stream::unfold(follower, |mut follower| async {
-            let event = follower.next().await?;
-            Some((Ok::<_, std::convert::Infallible>(event), follower))
-        });
-        let mut response = Response::new(Body::from_stream(events));
-        *response.status_mut() = StatusCode::OK;
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, http::HeaderValue::from_static("text/event-stream"));
-        headers.insert(CACHE_CONTROL, http::HeaderValue::from_static("no-cache"));
-        response.extensions_mut().insert(Streamed);
-        Some(response)
-    }
-}
-
-impl Follower {
-    /// The next event or comment, or none at the end.
+impl Events for Reports {
     async fn next(&mut self) -> Option<Bytes> {
-        let Self { changes, stop, last, .. } = self;
-        let waits = async {
-            if *last == Some(Last::Picture) {
-                tokio::time::sleep(PAUSE).await;
-            }
-            match last {
-                None => Some(Last::Picture),
-                Some(_) => match tokio::time::timeout(KEEP_ALIVE, changes.changed()).await {
-                    Ok(Ok(())) => Some(Last::Picture),
-                    Ok(Err(_)) => None,
-                    Err(_) => Some(Last::Comment),
-                },
-            }
+        if self.last == Some(Last::Report) {
+            tokio::time::sleep(PAUSE).await;
+        }
+        let next = match self.last {
+            None => Last::Report,
+            Some(_) => match tokio::time::timeout(KEEP_ALIVE, self.changes.changed()).await {
+                Ok(Ok(())) => Last::Report,
+                Ok(Err(_)) => return None,
+                Err(_) => Last::Comment,
+            },
         };
-        let next = stop.run_until_cancelled(waits).await??;
         self.last = Some(next);
         Some(match next {
-            Last::Comment => Bytes::from_static(b":\n\n"),
-            Last::Picture => {
+            Last::Comment => COMMENT,
+            Last::Report => {
                 // A change during the report is in the next one.
                 self.changes.mark_unchanged();
-                self.pictures.get(|| event(&self.node.report()))
+                self.page.get(|| event(&self.node.report()))
             }
         })
     }
 }
 
-/// A picture as an event: JSON has no line break in it.
 fn event(report: &BlockedReport) -> String {
     // Reports are plain structs; only a map whose keys are not strings can fail.
     let data = serde_json::to_string(report).unwrap_or_default();
-    format!("event: {EVENT}\ndata: {data}\n\n")
+    event_stream::event(EVENT, &data)
 }

@@ -8,6 +8,7 @@
 pub mod access;
 pub mod blocked;
 pub mod dashboard;
+mod event_stream;
 pub mod events;
 pub mod key;
 mod node_client;
@@ -18,6 +19,7 @@ pub mod snapshot;
 
 pub use access::Access;
 pub use blocked::{BlockedReport, BlockedSource, WatchBlocked};
+pub use event_stream::STREAMS_MAX;
 pub use events::Overview;
 pub use node_client::{NodeClient, Reach};
 pub use operate::{Operate, Refusal};

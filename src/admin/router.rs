@@ -16,9 +16,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::access::{Access, Denied};
-use super::blocked::{STREAMS_MAX, Streams, WatchBlocked};
+use super::blocked::{Reports, WatchBlocked};
 use super::dashboard;
-use super::events::{self, Overview};
+use super::event_stream::{STREAMS_MAX, Streams};
+use super::events::{Overview, Snapshots};
 use super::key::{Key, KeyOrder, Keys};
 use super::operate::{Operate, Refusal};
 use super::report::{DrainReport, Inspect};
@@ -64,8 +65,9 @@ struct Routed {
     metrics: Page,
     status: Page,
     blocked: Page,
+    blocked_events: Page,
+    blocked_streams: Streams,
     streams: Streams,
-    viewers: events::Streams,
 }
 
 /// The router of the listener of `[admin]`.
@@ -110,8 +112,9 @@ pub fn router(state: AdminState) -> Router {
             metrics: Page::default(),
             status: Page::default(),
             blocked: Page::default(),
+            blocked_events: Page::default(),
+            blocked_streams: Streams::default(),
             streams: Streams::default(),
-            viewers: events::Streams::default(),
         });
     // Around all of it: a route adds the methods that it allows to what a layer of it returns.
     Router::new().fallback_service(routes).layer(from_fn_with_state(access, for_own_host))
@@ -313,9 +316,9 @@ fn answered(outcome: Result<impl Serialize, Refusal>) -> Response {
 }
 
 async fn events(State(state): State<Routed>) -> Response {
-    let Routed { admin, viewers, .. } = state;
-    viewers.open(&*admin.overview, admin.stop).unwrap_or_else(|| {
-        let text = format!("{} streams are open; close one", events::STREAMS_MAX);
+    let Routed { admin, streams, .. } = state;
+    streams.open(|| Snapshots::of(&*admin.overview), admin.stop).unwrap_or_else(|| {
+        let text = format!("{STREAMS_MAX} streams are open; close one");
         refuse(StatusCode::SERVICE_UNAVAILABLE, &text)
     })
 }
@@ -329,8 +332,9 @@ async fn blocked(State(state): State<Routed>) -> Response {
 }
 
 async fn blocked_stream(State(state): State<Routed>) -> Response {
-    let Some(blocked) = state.admin.blocked else { return not_watched() };
-    state.streams.open(blocked, state.admin.stop).unwrap_or_else(|| {
+    let Some(blocked) = state.admin.blocked.clone() else { return not_watched() };
+    let Routed { admin, blocked_streams, blocked_events, .. } = state;
+    blocked_streams.open(|| Reports::of(blocked, blocked_events), admin.stop).unwrap_or_else(|| {
         let text = format!("{STREAMS_MAX} streams are open; close one, or read /blocked");
         refuse(StatusCode::SERVICE_UNAVAILABLE, &text)
     })

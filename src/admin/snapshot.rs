@@ -1,9 +1,8 @@
-//! The whole cluster in one picture, as the dashboard shows it.
+//! The whole cluster in one snapshot, as the dashboard shows it.
 //!
-//! Each node says about itself what only it knows ([`NodeSnapshot`]); the node that is asked adds
-//! what it sees of the others, and sums up by rule and by key. Counts are sums since the start of
-//! each node: whoever shows rates takes the difference of two pictures. Scripts read them: fields
-//! are only added.
+//! Each node reports what only it knows ([`NodeSnapshot`]); the node that serves the snapshot adds
+//! how it sees the others, and sums up by rule and by key. Counts are sums since the start of each
+//! node: rates are differences of two snapshots. Scripts read them: fields are only added.
 
 use std::collections::BTreeMap;
 
@@ -21,14 +20,14 @@ pub const RULES_MAX: usize = 50;
 pub const KEYS_MAX: usize = 50;
 /// Most regions of a [`ClusterSnapshot`] whose rings are in it.
 pub const RINGS_MAX: usize = 16;
-/// At how many equally spaced places of a ring its owner is told.
+/// Equally spaced places of a ring whose owners are listed.
 pub const RING_PLACES: usize = 360;
 
-/// What a node says about itself, as peers ask for it.
+/// The report of a node to its peers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeSnapshot {
-    pub says: NodeSays,
+    pub reported: SelfReport,
     /// At most [`RULES_MAX`], and then one with the sum of the others.
     pub rules: Vec<RuleReport>,
     /// At most [`KEYS_MAX`].
@@ -38,7 +37,7 @@ pub struct NodeSnapshot {
 /// The part of a [`NodeSnapshot`] that is shown for each node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct NodeSays {
+pub struct SelfReport {
     pub node: NodeReport,
     /// Why it is not ready; none if it is.
     pub not_ready: Option<String>,
@@ -90,15 +89,15 @@ pub struct ClusterSnapshot {
     pub refused_keys: Vec<KeyRefusals>,
 }
 
-/// A member, as the node that made the picture sees it, and what it says about itself.
+/// A member, as the node that built the snapshot sees it, and its own report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemberRow {
     #[serde(flatten)]
     pub member: MemberReport,
-    /// None while it has not answered, and for a node of a release that does not say it.
-    pub says: Option<NodeSays>,
-    /// How old that is.
+    /// None before the first answer, and for a node of an earlier release.
+    pub reported: Option<SelfReport>,
+    /// Age of the report.
     pub age_ms: Option<u64>,
 }
 
@@ -147,24 +146,24 @@ pub struct LimitReport {
     pub reset_ms: u64,
 }
 
-/// One node, as it was heard.
+/// The report of a node, as it was received.
 #[derive(Clone, Debug, Default)]
-pub struct Heard {
+pub struct Received {
     pub snapshot: NodeSnapshot,
     pub age_ms: u64,
 }
 
 impl ClusterSnapshot {
-    /// Adds what the nodes say, each to the member of its name, and sums it up. A node that is no
-    /// member is left out of the rows, not of the sums: what it counted was counted.
+    /// Adds the reports, each to the member of its name, and sums them up. A node that is no member
+    /// is left out of the rows, not of the sums: what it counted was counted.
     #[must_use]
-    pub fn with(mut self, heard: &BTreeMap<String, Heard>) -> Self {
+    pub fn with(mut self, received: &BTreeMap<String, Received>) -> Self {
         for row in &mut self.members {
-            let Some(heard) = heard.get(&row.member.id) else { continue };
-            row.says = Some(heard.snapshot.says.clone());
-            row.age_ms = Some(heard.age_ms);
+            let Some(received) = received.get(&row.member.id) else { continue };
+            row.reported = Some(received.snapshot.reported.clone());
+            row.age_ms = Some(received.age_ms);
         }
-        let snapshots = || heard.values().map(|heard| &heard.snapshot);
+        let snapshots = || received.values().map(|received| &received.snapshot);
         self.rules = sum_rules(snapshots().flat_map(|snapshot| &snapshot.rules));
         self.refused_keys = sum_keys(snapshots().flat_map(|snapshot| &snapshot.refused_keys));
         self
@@ -238,25 +237,29 @@ mod tests {
         KeyRefusals { rule, token, key, per_second, error: 0.5 }
     }
 
-    fn heard(id: &str, rules: Vec<RuleReport>, refused_keys: Vec<KeyRefusals>) -> (String, Heard) {
+    fn received(
+        id: &str,
+        rules: Vec<RuleReport>,
+        refused_keys: Vec<KeyRefusals>,
+    ) -> (String, Received) {
         let node = NodeReport { id: id.to_owned(), ..NodeReport::default() };
-        let says = NodeSays { node, ..NodeSays::default() };
-        let snapshot = NodeSnapshot { says, rules, refused_keys };
-        (id.to_owned(), Heard { snapshot, age_ms: 70 })
+        let reported = SelfReport { node, ..SelfReport::default() };
+        let snapshot = NodeSnapshot { reported, rules, refused_keys };
+        (id.to_owned(), Received { snapshot, age_ms: 70 })
     }
 
     #[test]
-    fn what_nodes_say_stands_beside_what_is_seen_of_them() {
+    fn reports_stand_beside_what_is_seen_of_their_nodes() {
         let member = |id: &str| MemberRow {
             member: MemberReport { id: id.to_owned(), ..MemberReport::default() },
             ..MemberRow::default()
         };
         let members = vec![member("a"), member("b")];
         let seen = ClusterSnapshot { members, ..ClusterSnapshot::default() };
-        let picture = seen.with(&BTreeMap::from([heard("b", vec![], vec![])]));
-        let [a, b] = &picture.members[..] else { panic!("{picture:?}") };
-        assert_eq!((&a.says, a.age_ms), (&None, None));
-        assert_eq!((b.says.as_ref().map(|says| &*says.node.id), b.age_ms), (Some("b"), Some(70)));
+        let snapshot = seen.with(&BTreeMap::from([received("b", vec![], vec![])]));
+        let [a, b] = &snapshot.members[..] else { panic!("{snapshot:?}") };
+        assert_eq!((&a.reported, a.age_ms), (&None, None));
+        assert_eq!((b.reported.as_ref().map(|it| &*it.node.id), b.age_ms), (Some("b"), Some(70)));
     }
 
     #[test]
@@ -271,8 +274,8 @@ mod tests {
         };
         let full = RuleCounts { over_hits: 0, ..over };
         let nodes = BTreeMap::from([
-            heard("a", vec![rule("few", "strict", few), rule("r", "eventual", over)], vec![]),
-            heard("b", vec![rule("r", "eventual", full)], vec![]),
+            received("a", vec![rule("few", "strict", few), rule("r", "eventual", over)], vec![]),
+            received("b", vec![rule("r", "eventual", full)], vec![]),
         ]);
         let rules = ClusterSnapshot::default().with(&nodes).rules;
         let found: Vec<_> =
@@ -286,7 +289,7 @@ mod tests {
         let rules = (0..RULES_MAX as u64 + 3)
             .map(|n| rule(&format!("r{n}"), "strict", counts(1 + n)))
             .chain([RuleReport { mode: None, ..rule("(other)", "", counts(9)) }]);
-        let nodes = BTreeMap::from([heard("a", rules.collect(), vec![])]);
+        let nodes = BTreeMap::from([received("a", rules.collect(), vec![])]);
         let rules = ClusterSnapshot::default().with(&nodes).rules;
         assert_eq!(rules.len(), RULES_MAX + 1);
         let last = rules.last().unwrap();
@@ -296,8 +299,8 @@ mod tests {
     #[test]
     fn keys_are_summed_by_rule_and_token_and_one_node_that_shows_the_value_is_enough() {
         let nodes = BTreeMap::from([
-            heard("a", vec![], vec![key("r", "01", None, 3.0), key("r", "02", None, 4.0)]),
-            heard("b", vec![], vec![key("r", "01", Some("user=ann"), 2.0)]),
+            received("a", vec![], vec![key("r", "01", None, 3.0), key("r", "02", None, 4.0)]),
+            received("b", vec![], vec![key("r", "01", Some("user=ann"), 2.0)]),
         ]);
         let keys = ClusterSnapshot::default().with(&nodes).refused_keys;
         let expected = KeyRefusals { error: 1.0, ..key("r", "01", Some("user=ann"), 5.0) };
@@ -305,10 +308,10 @@ mod tests {
     }
 
     #[test]
-    fn what_another_release_says_is_read_as_far_as_it_is_known() {
-        let text = r#"{"says":{"node":{"id":"a","region":"eu","zone":"z","generation":1,
+    fn a_report_of_another_release_is_read_as_far_as_it_is_known() {
+        let text = r#"{"reported":{"node":{"id":"a","region":"eu","zone":"z","generation":1,
             "version":"9.9.9","uptime_s":3,"mood":"good"}},"weather":7}"#;
         let snapshot: NodeSnapshot = serde_json::from_str(text).unwrap();
-        assert_eq!((&*snapshot.says.node.id, snapshot.rules.len()), ("a", 0));
+        assert_eq!((&*snapshot.reported.node.id, snapshot.rules.len()), ("a", 0));
     }
 }

@@ -83,9 +83,7 @@ impl AdminDoor {
     ) -> Result<(), Failure> {
         let url = self.at(path);
         let response = self.ask(Method::GET, path)?;
-        let report = Some(&response).filter(|response| response.status() == StatusCode::OK);
-        let report = report.and_then(|response| serde_json::from_slice(response.body()).ok());
-        let Some(report): Option<T> = report else {
+        let Some(report): Option<T> = reported(&response) else {
             return Err(unexpected(&url, &response, ", not a report"));
         };
         if !as_json {
@@ -112,9 +110,7 @@ impl AdminDoor {
     /// As [`AdminDoor::order`], for an order about a key.
     pub(super) fn order_key<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         let response = self.ask(Method::POST, path)?;
-        let report = Some(&response).filter(|response| response.status() == StatusCode::OK);
-        let report = report.and_then(|response| serde_json::from_slice(response.body()).ok());
-        report.ok_or_else(|| unexpected(&self.at(path), &response, ""))
+        reported(&response).ok_or_else(|| unexpected(&self.at(path), &response, ""))
     }
 
     /// As [`AdminDoor::order`], for an order that is answered with a report once it is carried out.
@@ -142,6 +138,12 @@ pub(super) enum Waited<T> {
     /// With its report, if the node gives one.
     Ended(Option<T>),
     TimedOut,
+}
+
+/// The report in a response that is one.
+fn reported<T: DeserializeOwned>(response: &Response<Bytes>) -> Option<T> {
+    let body = Some(response).filter(|response| response.status() == StatusCode::OK)?.body();
+    serde_json::from_slice(body).ok()
 }
 
 /// The node's own words if it sent some, otherwise advice.

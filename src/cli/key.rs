@@ -122,7 +122,7 @@ pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Resul
     };
     writeln!(out, "{order}: done{others}")?;
     if !missed.is_empty() {
-        let text = format!("not confirmed yet by {}; it is told again", missed.join(", "));
+        let text = format!("not confirmed yet by {}; it is sent again", missed.join(", "));
         writeln!(out, "{}", Paint { on: screen }.red(&text))?;
     }
     Ok(true)

@@ -10,6 +10,7 @@ use super::sections::{Admin, Grpc, Http, Resp};
 pub struct TlsFiles<'c> {
     /// The section that names the files.
     pub section: &'static str,
+    pub keys: TlsKeys,
     /// Names of protocols (ALPN), the preferred first.
     pub protocols: &'static [&'static [u8]],
     /// The chain, the listener's own certificate first.
@@ -21,9 +22,30 @@ pub struct TlsFiles<'c> {
     pub client_san: Option<&'c str>,
 }
 
+/// The keys that name the files.
+#[derive(Clone, Copy, Debug)]
+pub struct TlsKeys {
+    pub cert: &'static str,
+    pub key: &'static str,
+    pub client_ca: &'static str,
+    pub client_san: &'static str,
+}
+
+macro_rules! tls_keys {
+    ($section:literal) => {
+        TlsKeys {
+            cert: concat!($section, ".tls_cert"),
+            key: concat!($section, ".tls_key"),
+            client_ca: concat!($section, ".client_ca"),
+            client_san: concat!($section, ".client_san"),
+        }
+    };
+}
+
 const HTTP: &[&[u8]] = &[b"h2", b"http/1.1"];
 
-/// The method `tls` of a section that has all four keys.
+/// The method `tls` of a section that has all four keys. They are not a struct of their own,
+/// because `serde(flatten)` does not go with `deny_unknown_fields`.
 macro_rules! tls_files {
     ($section:ty, $name:literal, $protocols:expr) => {
         impl $section {
@@ -31,6 +53,7 @@ macro_rules! tls_files {
             pub fn tls(&self) -> TlsFiles<'_> {
                 TlsFiles {
                     section: $name,
+                    keys: tls_keys!($name),
                     protocols: $protocols,
                     cert: self.tls_cert.as_deref(),
                     key: self.tls_key.as_deref(),
@@ -53,6 +76,7 @@ impl Proxy {
     pub fn tls(&self) -> TlsFiles<'_> {
         TlsFiles {
             section: "proxy",
+            keys: tls_keys!("proxy"),
             protocols: HTTP,
             cert: self.tls_cert.as_deref(),
             key: self.tls_key.as_deref(),

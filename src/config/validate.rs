@@ -91,36 +91,26 @@ fn requires(key: &'static str, is_set: bool, other: &str, has_other: bool) -> Re
     ensure(!is_set || has_other, key, format!("it requires {other}"), fix)
 }
 
-/// The files of TLS of a listener, whose keys are named in the order certificate, key, authorities
-/// of clients, name of clients.
-fn listener_tls(files: &TlsFiles<'_>, keys: [&'static str; 4]) -> Result<(), Invalid> {
-    let [cert, key, client_ca, client_san] = keys;
+fn tls_of_listeners(config: &Config) -> Result<(), Invalid> {
+    let Config { http, grpc, resp, proxy, admin, .. } = config;
+    let listeners = [http.tls(), grpc.tls(), resp.tls(), proxy.tls(), admin.tls()];
+    listeners.iter().try_for_each(listener_tls)
+}
+
+fn listener_tls(files: &TlsFiles<'_>) -> Result<(), Invalid> {
+    let keys = files.keys;
     let (has_cert, has_ca) = (files.cert.is_some(), files.client_ca.is_some());
-    requires(cert, has_cert, key, files.key.is_some())?;
-    requires(key, files.key.is_some(), cert, has_cert)?;
-    requires(client_ca, has_ca, cert, has_cert)?;
-    requires(client_san, files.client_san.is_some(), client_ca, has_ca)?;
+    requires(keys.cert, has_cert, keys.key, files.key.is_some())?;
+    requires(keys.key, files.key.is_some(), keys.cert, has_cert)?;
+    requires(keys.client_ca, has_ca, keys.cert, has_cert)?;
+    requires(keys.client_san, files.client_san.is_some(), keys.client_ca, has_ca)?;
     let Some(san) = files.client_san else { return Ok(()) };
     ensure(
         rustls::pki_types::ServerName::try_from(san).is_ok(),
-        client_san,
+        keys.client_san,
         format!("{san:?} is neither a DNS name nor an IP address"),
         "write it as in the certificate",
     )
-}
-
-fn tls_of_listeners(config: &Config) -> Result<(), Invalid> {
-    let Config { http, grpc, resp, proxy, admin, .. } = config;
-    let of_http = ["http.tls_cert", "http.tls_key", "http.client_ca", "http.client_san"];
-    let of_grpc = ["grpc.tls_cert", "grpc.tls_key", "grpc.client_ca", "grpc.client_san"];
-    let of_resp = ["resp.tls_cert", "resp.tls_key", "resp.client_ca", "resp.client_san"];
-    let of_proxy = ["proxy.tls_cert", "proxy.tls_key", "proxy.tls_cert", "proxy.tls_cert"];
-    let of_admin = ["admin.tls_cert", "admin.tls_key", "admin.client_ca", "admin.client_san"];
-    listener_tls(&http.tls(), of_http)?;
-    listener_tls(&grpc.tls(), of_grpc)?;
-    listener_tls(&resp.tls(), of_resp)?;
-    listener_tls(&proxy.tls(), of_proxy)?;
-    listener_tls(&admin.tls(), of_admin)
 }
 
 fn node(node: &Node) -> Result<(), Invalid> {

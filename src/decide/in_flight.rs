@@ -45,6 +45,7 @@ use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
 use super::decider::{Decider, Shared};
 use super::fallback;
 use super::limits::Limits;
+use super::plan::{descriptor_hash, replaced};
 use super::reserve::{Answer, Asked, COMMIT_PATIENCE, Part};
 
 /// How long a request counts as in flight that is not renewed.
@@ -193,18 +194,13 @@ impl Decider {
         let hasher = &self.shared.node.hasher;
         let found = request.descriptors.iter().map(|descriptor| {
             let found = book.find(request.domain, &descriptor.entries)?;
-            let hash = match found.counted_as(&descriptor.entries) {
-                Some(shared) => hasher.descriptor(request.domain, &shared),
-                None => hasher.descriptor(request.domain, &descriptor.entries),
-            };
+            let hash = descriptor_hash(hasher, request.domain, &descriptor.entries, &found);
             Some((found.rule.clone(), hash))
         });
         let found: SmallVec<[Option<Matched>; 2]> = found.collect();
-        let rules = || found.iter().flatten().map(|(rule, _)| rule);
-        let is_replaced = |rule: &Rule| {
-            let name = rule.name.as_ref();
-            name.is_some_and(|name| rules().any(|other| other.replaces.contains(name)))
-        };
+        let replaced = replaced(found.iter().flatten().map(|(rule, _)| &**rule));
+        let is_replaced =
+            |rule: &Rule| rule.name.as_ref().is_some_and(|name| replaced.contains(name));
         let mut ids = id;
         let places = found.iter().map(|found| {
             let (rule, hash) = found.as_ref()?;

@@ -81,6 +81,7 @@ pub use decider::{Counters, Decider, LocalNode, Options, Peers, Rules};
 pub use in_flight::{Entered, LimitInFlight, Place};
 pub use leased::{NoGrants, granting_nodes_max};
 pub use peek::Peeked;
+pub(crate) use plan::descriptor_hash;
 pub use refused_keys::{FADES_BY, KEYS_MAX, LABEL_BYTES_MAX, RefusedKey, RefusedKeys};
 pub use region_limits::{REGIONS_MAX as SHARES_MAX, regions_sharing};
 pub use reserve::{

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tidegate_cluster::interventions::Interventions;
 use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::policy::Mode;
-use tidegate_limiter::store::{Counter, KeyHash, KeyHasher};
+use tidegate_limiter::store::{Counter, DescriptorHash, KeyHash, KeyHasher};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_rules::Found;
 use tidegate_rules::book::{Book, Rule};
@@ -72,7 +72,8 @@ impl Planner<'_> {
             && self.book.has_domain(domain)
         {
             let rule = Arc::new(Rule::brought_along(domain, entries, limit));
-            let (counters, blocked_until) = self.counters(&rule, domain, entries);
+            let (counters, blocked_until) =
+                self.counters(&rule, self.hasher.descriptor(domain, entries));
             let (tally_name, metadata) = (None, None);
             return Some(PlannedCheck {
                 rule,
@@ -92,18 +93,14 @@ impl Planner<'_> {
         let (counters, blocked_until) = if found.rule.limits.is_empty() {
             (SmallVec::new(), Timestamp::EPOCH)
         } else {
-            match found.counted_as(entries) {
-                Some(shared) => self.counters(found.rule, domain, &shared),
-                None => self.counters(found.rule, domain, entries),
-            }
+            self.counters(found.rule, descriptor_hash(self.hasher, domain, entries, &found))
         };
         let Found { rule, name, metadata, .. } = found;
         let (rule, metadata) = (rule.clone(), metadata.cloned());
         Some(PlannedCheck { rule, counters, hits, tally_name: name, metadata, blocked_until })
     }
 
-    fn counters(&self, rule: &Rule, domain: &str, entries: &[Entry<'_>]) -> Counted {
-        let mut hash = self.hasher.descriptor(domain, entries);
+    fn counters(&self, rule: &Rule, mut hash: DescriptorHash) -> Counted {
         let mut blocked_until = Timestamp::EPOCH;
         if let Some(intervention) = self.interventions.find(hash) {
             (hash, blocked_until) = (intervention.counts_as(), intervention.block.until);
@@ -135,13 +132,30 @@ impl PlannedCheck {
     }
 }
 
-/// A rule that another rule of the same request names in `replaces` does not apply. An unlimited
-/// rule can replace others and is never replaced: it has no limit to lift.
+/// The hash under which a descriptor is counted, before interventions: that of its entries, or of
+/// those that several values share (`share_threshold`).
+pub(crate) fn descriptor_hash(
+    hasher: &KeyHasher,
+    domain: &str,
+    entries: &[Entry<'_>],
+    found: &Found<'_>,
+) -> DescriptorHash {
+    match found.counted_as(entries) {
+        Some(shared) => hasher.descriptor(domain, &shared),
+        None => hasher.descriptor(domain, entries),
+    }
+}
+
+/// The names of rules that others of the same request replace, so that they do not apply.
 ///
 /// Source: envoyproxy/ratelimit, `src/service/ratelimit.go`, `constructLimitsToCheck`.
+pub(super) fn replaced<'r>(rules: impl Iterator<Item = &'r Rule>) -> SmallVec<[Arc<str>; 2]> {
+    rules.flat_map(|rule| rule.replaces.iter().cloned()).collect()
+}
+
+/// An unlimited rule can replace others and is never replaced: it has no limit to lift.
 fn drop_replaced(plans: &mut Plans) {
-    let replaced: SmallVec<[Arc<str>; 2]> =
-        plans.iter().flatten().flat_map(|check| check.rule.replaces.iter().cloned()).collect();
+    let replaced = replaced(plans.iter().flatten().map(|check| &*check.rule));
     if replaced.is_empty() {
         return;
     }

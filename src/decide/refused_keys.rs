@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A key that has no entry was refused no more often than the lightest entry weighs, so no key that
-//! is refused often is missing. So that the sketch tells what happens now, each second takes one
-//! part in [`FADES_BY`] of all weights and errors; both inequalities hold for faded counts as well.
+//! is refused often is missing. So that the sketch tells what happens now, each second takes a
+//! 1/[`FADES_BY`] part of all weights and errors; both inequalities hold for faded counts as well.
 //! A key that is refused `r` times a second weighs `16 r`, whatever came before.
 //!
 //! # Example
@@ -40,7 +40,7 @@ use tidegate_limiter::units::{NANOS_PER_SEC, Timestamp};
 pub const KEYS_MAX: usize = SETS * WAYS;
 const SETS: usize = 32;
 const WAYS: usize = 32;
-/// A second takes one part in so many of a weight.
+/// Each second takes this fraction, 1/16, of a weight.
 pub const FADES_BY: u32 = 16;
 /// Longest label in bytes; the rest of it is not shown.
 pub const LABEL_BYTES_MAX: usize = 128;

@@ -82,7 +82,7 @@ impl Tls {
     ///
     /// A file cannot be read, is too large, or is no valid configuration.
     pub fn of(files: TlsFiles<'_>) -> Result<Option<(Self, Reloader)>, Error> {
-        let TlsFiles { section, protocols, cert, key, client_ca, client_san } = files;
+        let TlsFiles { section, protocols, cert, key, client_ca, client_san, .. } = files;
         let (Some(cert), Some(key)) = (cert, key) else { return Ok(None) };
         let files = Files {
             section,

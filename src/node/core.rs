@@ -43,7 +43,7 @@ use super::edge::Edge;
 use super::error::Failed;
 use super::handover::{self, GivenUp, Limits};
 use super::join::{Joined, until_agreed, until_joined, until_member, until_settled};
-use super::saying::Saying;
+use super::own_report::OwnReport;
 use super::service::PeerService;
 use super::skew::Skew;
 use crate::config::{self, Config, Failover, UserError, VotersFrom};
@@ -93,8 +93,8 @@ pub struct Core {
     time: Arc<ClockSync>,
     /// `cluster.handover_timeout`.
     handover_timeout: Duration,
-    /// What peers are told that ask how this node is.
-    pub(super) saying: Arc<Saying>,
+    /// What peers show of this node.
+    pub(super) own_report: Arc<OwnReport>,
 }
 
 /// How long a drained voter waits until others are a majority without it. A member has to be there
@@ -248,7 +248,7 @@ impl Core {
             snapshot_task,
             clock,
             handover_timeout: config.cluster.handover_timeout.to_std(),
-            saying: Arc::default(),
+            own_report: Arc::default(),
             decider: Decider::new(options, local, rules, peers),
         };
         Ok((Arc::new(core), tasks))
@@ -417,7 +417,7 @@ impl Core {
             publisher,
             clock: self.clock.clone(),
             clock_sync: self.time.clone(),
-            saying: self.saying.clone(),
+            own_report: self.own_report.clone(),
         });
         running.spawn(self.decider.clone().give_ended_back(stop.clone()));
         let interventions = self.decider.interventions().clone();

@@ -1,11 +1,10 @@
-//! The cluster as seen by this node, for `tidegate status` and `tidegate members`, and what it says
-//! about itself to its peers.
+//! The cluster as seen by this node, for `tidegate status` and `tidegate members`, and its report
+//! to peers.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tidegate_cluster::mesh::{EDGES_MAX, Peer};
 use tidegate_cluster::pki;
 use tidegate_limiter::descriptor::Entry;
@@ -21,6 +20,7 @@ use tokio::time::Instant;
 
 use super::core::Core;
 use super::members;
+use super::per_topology::PerTopology;
 use super::rulebook::RuleBook;
 use crate::admin::Inspect;
 use crate::admin::report::{
@@ -28,7 +28,7 @@ use crate::admin::report::{
     MemberReport, MemberState, MembersReport, NodeReport, OwnerOf, OwnerReport, OwnershipReport,
     RULES_MAX, RegionsReport, RuleBookReport, RuleReport, StatusReport, StoreReport,
 };
-use crate::admin::snapshot::{self, KeyRefusals, NodeSays, NodeSnapshot};
+use crate::admin::snapshot::{self, KeyRefusals, NodeSnapshot, SelfReport};
 use crate::config::Config;
 use crate::decide::regions_sharing;
 use crate::observe::Health;
@@ -43,30 +43,18 @@ pub(super) struct View {
     pub(super) health: Health,
     pub(super) config: Config,
     pub(super) start: Instant,
-    pub(super) shares: Shares,
+    /// Computing them takes a pass over the rings.
+    pub(super) ring_shares: PerTopology<RingShares>,
 }
 
-/// The share of each node of the ring of its region, for one topology: drawing them all takes a
-/// pass over the rings.
-#[derive(Default)]
-pub(super) struct Shares(Mutex<Option<(Arc<Topology>, ShareOf)>>);
+/// The share of each node of the ring of its region.
+type RingShares = Arc<BTreeMap<NodeId, f64>>;
 
-type ShareOf = Arc<BTreeMap<NodeId, f64>>;
-
-impl Shares {
-    fn of(&self, topology: &Arc<Topology>) -> ShareOf {
-        let mut shares = self.0.lock();
-        if let Some((of, shares)) = &*shares
-            && Arc::ptr_eq(of, topology)
-        {
-            return shares.clone();
-        }
-        let rings = topology.regions().filter_map(|region| topology.region_ring(region));
-        let arcs = rings.flat_map(Ring::all_arcs);
-        let share = |ppm: u32| f64::from(ppm) / 1_000_000.0;
-        let of_all = arcs.map(|(id, ranges)| (id, share(ranges.share_ppm()))).collect();
-        shares.insert((topology.clone(), Arc::new(of_all))).1.clone()
-    }
+fn ring_shares(topology: &Topology) -> RingShares {
+    let rings = topology.regions().filter_map(|region| topology.region_ring(region));
+    let share = |ppm: u32| f64::from(ppm) / 1_000_000.0;
+    let arcs = rings.flat_map(Ring::all_arcs);
+    Arc::new(arcs.map(|(id, ranges)| (id, share(ranges.share_ppm()))).collect())
 }
 
 impl Inspect for View {
@@ -149,7 +137,7 @@ impl Inspect for View {
 }
 
 impl View {
-    /// What this node says about itself to its peers.
+    /// The report of this node to its peers.
     pub(super) fn snapshot(&self) -> NodeSnapshot {
         let core = &self.core;
         let (topology, book) = (core.topology.load(), core.book.load());
@@ -164,7 +152,7 @@ impl View {
             error: key.error,
         });
         NodeSnapshot {
-            says: NodeSays {
+            reported: SelfReport {
                 node: self.node_report(&topology),
                 not_ready: self.health.ready().err(),
                 rule_book: self.rule_book_report(&book),
@@ -185,7 +173,7 @@ impl View {
         let peers = self.core.mesh().map(|mesh| mesh.peers()).unwrap_or_default();
         let is_edge = self.core.edge.is_some();
         let silent = members::silent(&self.core);
-        let shares = self.shares.of(&topology);
+        let shares = self.ring_shares.get(&topology, ring_shares);
         let report = |member: &Member| {
             let peer = peers.iter().find(|peer| peer.id == member.id);
             let is_silent = silent.contains(&member.id);

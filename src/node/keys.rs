@@ -2,17 +2,17 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidegate_cluster::interventions::Told;
+use tidegate_cluster::interventions::Announced;
 use tidegate_limiter::descriptor::{Descriptor, Entry};
-use tidegate_limiter::store::{DescriptorHash, Intervention};
+use tidegate_limiter::store::DescriptorHash;
 use tidegate_limiter::units::{Hits, Timestamp};
 
 use super::inspect::View;
 use crate::admin::Refusal;
 use crate::admin::key::{Key, KeyOrder, KeyOrdered, Keys};
-use crate::decide::{CheckRequest, CommitRequest, Decide, Reserve, VerdictSource};
+use crate::decide::{CheckRequest, CommitRequest, Decide, Reserve, VerdictSource, descriptor_hash};
 
-/// Of the lines about orders in the log.
+/// The log target of orders.
 const AUDIT: &str = "audit";
 
 impl Keys for View {
@@ -38,13 +38,9 @@ impl Keys for View {
     }
 }
 
-/// A descriptor that a rule limits.
-struct Found {
-    hash: DescriptorHash,
-}
-
 impl View {
-    fn found(&self, key: &Key) -> Result<Found, Refusal> {
+    /// The hash of a descriptor that a rule limits.
+    fn hash(&self, key: &Key) -> Result<DescriptorHash, Refusal> {
         let entries = entries(key);
         let book = self.core.book.load();
         let found = book.find(&key.domain, &entries);
@@ -52,16 +48,13 @@ impl View {
             let text = "no rule limits it; `tidegate rules test` says which rule applies";
             Refusal::Unknown(text.to_owned())
         })?;
-        let shared = found.counted_as(&entries);
-        let counted_as = shared.as_deref().unwrap_or(&entries);
-        let hash = self.core.hasher.descriptor(&key.domain, counted_as);
-        Ok(Found { hash })
+        Ok(descriptor_hash(&self.core.hasher, &key.domain, &entries, &found))
     }
 
     /// What was done to a key by hand: how long ago it was begun anew, and how much longer it is
     /// blocked, in milliseconds; 0 is until it is unblocked.
     pub(super) fn done_by_hand(&self, key: &Key) -> (Option<u64>, Option<u64>) {
-        let Ok(Found { hash }) = self.found(key) else { return (None, None) };
+        let Ok(hash) = self.hash(key) else { return (None, None) };
         let Some(done) = self.core.decider.interventions().find(hash) else {
             return (None, None);
         };
@@ -79,7 +72,7 @@ impl View {
             let text = "this is an edge, which gives no orders; ask a core";
             return Err(Refusal::Conflict(text.to_owned()));
         }
-        let Found { hash } = self.found(key)?;
+        let hash = self.hash(key)?;
         let interventions = self.core.decider.interventions();
         let now = self.core.clock.now();
         let intervention = match order {
@@ -94,17 +87,13 @@ impl View {
                 return Ok(KeyOrdered { order: order.name().to_owned(), ..KeyOrdered::default() });
             }
         };
-        let Told { nodes, missed } = self.told(intervention).await;
+        let Announced { confirmed, missed } = match self.core.mesh() {
+            Some(mesh) => interventions.announce(intervention, mesh).await,
+            None => Announced::default(),
+        };
         let names = |nodes: Vec<_>| nodes.iter().map(ToString::to_string).collect();
         let order = order.name().to_owned();
-        Ok(KeyOrdered { order, confirmed: names(nodes), missed: names(missed) })
-    }
-
-    async fn told(&self, intervention: Intervention) -> Told {
-        match self.core.mesh() {
-            Some(mesh) => self.core.decider.interventions().tell(intervention, mesh).await,
-            None => Told::default(),
-        }
+        Ok(KeyOrdered { order, confirmed: names(confirmed), missed: names(missed) })
     }
 
     /// Counts hits whatever the limit is, or gives them back.
@@ -129,7 +118,7 @@ impl View {
     }
 }
 
-fn entries(key: &Key) -> Vec<Entry<'_>> {
+pub(super) fn entries(key: &Key) -> Vec<Entry<'_>> {
     key.entries.iter().map(|(key, value)| Entry { key, value }).collect()
 }
 

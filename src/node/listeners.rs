@@ -21,7 +21,7 @@ use super::error::Failed;
 use super::inspect::View;
 use super::measured::Measured;
 use super::open_files;
-use super::overview::Gallery;
+use super::overview::ClusterOverview;
 use super::probes::{NodeProbes, Stats};
 use crate::admin::{self, Access, DrainReport, WatchBlocked};
 use crate::compat::envoy_ratelimit::debug_port::{self, DebugPort};
@@ -79,7 +79,7 @@ pub(super) struct Behind<'a> {
     pub(super) core: &'a Core,
     pub(super) probes: Arc<NodeProbes>,
     pub(super) view: Arc<View>,
-    pub(super) overview: Arc<Gallery>,
+    pub(super) overview: Arc<ClusterOverview>,
     pub(super) access: Access,
     pub(super) blocked: Option<Arc<dyn WatchBlocked>>,
     pub(super) grpc_health: &'a rls::Health,

@@ -22,10 +22,11 @@ mod members;
 mod open_files;
 mod operate;
 mod overview;
+mod own_report;
+mod per_topology;
 mod probes;
 mod readiness;
 mod rulebook;
-mod saying;
 mod service;
 mod skew;
 mod system;
@@ -49,10 +50,11 @@ pub use self::core::{Core, Setup};
 pub use self::edge::Edge;
 pub use self::error::{Error, Failed};
 pub use self::handover::GivenUp;
-use self::inspect::{Shares, View};
+use self::inspect::View;
 pub use self::join::Joined;
 use self::listeners::{Behind, Bound, ListenerTls, Listeners, serve_prometheus};
-use self::overview::Gallery;
+use self::overview::ClusterOverview;
+use self::per_topology::PerTopology;
 use self::probes::{NodeProbes, Stats};
 use self::readiness::{DRAIN, GOSSIP, JOIN, Readiness};
 use self::rulebook::RuleBook;
@@ -150,13 +152,13 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
         health: health.clone(),
         config: config.clone(),
         start: Instant::now(),
-        shares: Shares::default(),
+        ring_shares: PerTopology::default(),
     });
-    let said = Arc::downgrade(&view);
-    core.saying.begin(move || {
-        said.upgrade().map_or_else(Vec::new, |view| overview::render(view.snapshot()))
+    let reported = Arc::downgrade(&view);
+    core.own_report.begin(move || {
+        reported.upgrade().map_or_else(Vec::new, |view| overview::render(view.snapshot()))
     });
-    let gallery = Arc::new(Gallery::new(view.clone()));
+    let cluster_overview = Arc::new(ClusterOverview::new(view.clone()));
     let grpc_health = rls::Health::new().await;
 
     // The clock, the rules and the core keep running while the listeners drain.
@@ -178,7 +180,7 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
         };
         tasks.spawn(watcher.run(stop_node.clone()).map(Ok));
     }
-    tasks.spawn(gallery.clone().run(stop_node.clone()).map(Ok));
+    tasks.spawn(cluster_overview.clone().run(stop_node.clone()).map(Ok));
     tasks.spawn(publish_rule_book(core.clone(), book.clone(), stop_node.clone()).map(Ok));
     tasks.spawn(core.clone().run(core_tasks, stop_node.clone()));
     let statsd = StatsdExporter::new(config.stats.clone(), statistics.clone());
@@ -203,7 +205,7 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
         core: &core,
         probes,
         view,
-        overview: gallery,
+        overview: cluster_overview,
         access,
         blocked,
         grpc_health,

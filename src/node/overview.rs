@@ -1,9 +1,9 @@
-//! The whole cluster, for those who look at it: `/events` and the dashboard.
+//! Snapshots of the whole cluster, for `/events` and the dashboard.
 //!
-//! While somebody holds a receiver of the pictures, a round begins each second: every peer is asked
-//! once what it says about itself, however many look, and a picture is made of what has come. One
-//! is also made at once when a member is lost, found, drains or is evicted, which is looked for
-//! ten times a second. While nobody looks, nothing is done.
+//! While there is a receiver, a round begins each second: the report of every peer is requested
+//! once, however many receivers there are, and a snapshot is built from those that have arrived.
+//! One is also built at once when a member is lost, found, drains or is evicted, which is polled
+//! ten times a second. Without a receiver nothing is done.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,11 +12,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
 use tidegate_cluster::mesh::codec::SNAPSHOTS;
 use tidegate_cluster::mesh::wire::{Call, Reply, SNAPSHOT_BYTES_MAX};
 use tidegate_cluster::mesh::{Mesh, Peer, StreamClass};
-use tidegate_limiter::descriptor::Entry;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ring::Ring;
 use tidegate_ownership::route::Topology;
@@ -26,44 +24,45 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::inspect::View;
+use super::keys;
 use super::members;
+use super::per_topology::PerTopology;
 use crate::admin::Inspect;
 use crate::admin::events::{Overview, event};
 use crate::admin::key::Key;
 use crate::admin::report::{MapMemberState, MemberReport, MemberState};
 use crate::admin::snapshot::{
-    ClusterSnapshot, Heard, KeyReport, LimitReport, MemberRow, NodeSnapshot, RING_PLACES,
-    RINGS_MAX, RingPicture,
+    ClusterSnapshot, KeyReport, LimitReport, MemberRow, NodeSnapshot, RING_PLACES, RINGS_MAX,
+    Received, RingPicture,
 };
 use crate::decide::{Peeked, VerdictSource};
 
-/// How often a picture is made.
+/// How often a snapshot is built.
 const ROUND: Duration = Duration::from_secs(1);
-/// How often it is looked whether the state of a member has changed.
+/// How often the states of the members are polled.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a picture waits for the peers that were asked for it; later ones are in the next.
+/// How long a snapshot waits for the reports of its round; later ones are in the next.
 const GATHER_TIMEOUT: Duration = Duration::from_millis(300);
-/// How long a peer may take to say what it has to say.
+/// Timeout of the request to a peer.
 const PEER_TIMEOUT: Duration = Duration::from_millis(900);
-/// Most peers that are asked in a round. Of a larger cluster the others have their turn later.
+/// Most peers per round. In a larger cluster the others have their turn in the next rounds.
 const PEERS_PER_ROUND: usize = 64;
 
-/// The pictures, and who looks at them.
-pub(super) struct Gallery {
+/// Builds the snapshots and publishes them.
+pub(super) struct ClusterOverview {
     view: Arc<View>,
-    pictures: watch::Sender<Bytes>,
-    /// Somebody looks.
+    snapshots: watch::Sender<Bytes>,
+    /// Notified when there is a new receiver.
     opened: Notify,
-    /// Those of the topology that they were drawn from.
-    rings: Mutex<Option<(Arc<Topology>, Vec<RingPicture>)>>,
+    rings: PerTopology<Vec<RingPicture>>,
 }
 
-/// What was heard of the peers by those who look now.
+/// The reports of peers since there is a receiver.
 #[derive(Default)]
 struct Round {
-    heard: BTreeMap<NodeId, (Instant, NodeSnapshot)>,
-    asked: JoinSet<(NodeId, Option<NodeSnapshot>)>,
-    /// The last one that was asked.
+    received: BTreeMap<NodeId, (Instant, NodeSnapshot)>,
+    pending: JoinSet<(NodeId, Option<NodeSnapshot>)>,
+    /// The last peer whose report was requested.
     last: Option<NodeId>,
 }
 
@@ -82,11 +81,11 @@ pub(super) fn render(mut snapshot: NodeSnapshot) -> Vec<u8> {
     }
 }
 
-impl Overview for Gallery {
-    fn pictures(&self) -> watch::Receiver<Bytes> {
-        let pictures = self.pictures.subscribe();
+impl Overview for ClusterOverview {
+    fn snapshots(&self) -> watch::Receiver<Bytes> {
+        let snapshots = self.snapshots.subscribe();
         self.opened.notify_one();
-        pictures
+        snapshots
     }
 
     fn key(&self, domain: String, entries: Vec<(String, String)>) -> BoxFuture<'_, KeyReport> {
@@ -95,10 +94,7 @@ impl Overview for Gallery {
             let replicas = self.view.replicas(&owner.token);
             let key = Key { domain, entries };
             let (begun_anew_ago_ms, blocked_for_ms) = self.view.done_by_hand(&key);
-            let entries = key.entries.iter();
-            let entries: Vec<Entry<'_>> =
-                entries.map(|(key, value)| Entry { key, value }).collect();
-            let peeked = self.view.core.decider.peek(&key.domain, &entries).await;
+            let peeked = self.view.core.decider.peek(&key.domain, &keys::entries(&key)).await;
             let report = KeyReport {
                 owner,
                 replicas,
@@ -115,20 +111,20 @@ impl Overview for Gallery {
     }
 }
 
-impl Gallery {
+impl ClusterOverview {
     pub(super) fn new(view: Arc<View>) -> Self {
-        let (pictures, opened) = (watch::Sender::default(), Notify::new());
-        Self { view, pictures, opened, rings: Mutex::default() }
+        let (snapshots, opened) = (watch::Sender::default(), Notify::new());
+        Self { view, snapshots, opened, rings: PerTopology::default() }
     }
 
-    /// Makes pictures while somebody looks, until `stop`.
+    /// Publishes snapshots while there is a receiver, until `stop`.
     pub(super) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let watched = async {
             loop {
                 self.opened.notified().await;
                 self.while_watched().await;
-                // Whoever looks next waits for a new one.
-                self.pictures.send_replace(Bytes::new());
+                // The next receiver waits for a new one.
+                self.snapshots.send_replace(Bytes::new());
             }
         };
         stop.run_until_cancelled(watched).await;
@@ -139,25 +135,25 @@ impl Gallery {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut round = Round::default();
         let mut begins = Instant::now();
-        // Until when the picture of this round waits for peers; none once it is made.
+        // Until when the snapshot of this round waits for peers; none once it is published.
         let mut due: Option<Instant> = None;
         let mut shown = Vec::new();
-        while self.pictures.receiver_count() > 0 {
+        while self.snapshots.receiver_count() > 0 {
             tokio::select! {
                 _ = looks.tick() => {}
-                Some(answered) = round.asked.join_next() => round.answered(answered),
+                Some(answered) = round.pending.join_next() => round.answered(answered),
             }
             let now = Instant::now();
             if now >= begins {
                 (begins, due) = (now + ROUND, Some(now + GATHER_TIMEOUT));
                 if let Some(mesh) = self.mesh() {
-                    round.ask(&mesh);
+                    round.request(&mesh);
                 }
             }
             let rows = self.rows(&round);
             let states: Vec<_> =
                 rows.iter().map(|row| (row.member.id.clone(), row.member.state)).collect();
-            let is_due = due.is_some_and(|due| now >= due || round.asked.is_empty());
+            let is_due = due.is_some_and(|due| now >= due || round.pending.is_empty());
             if is_due || states != shown {
                 due = due.filter(|_| !is_due);
                 shown = states;
@@ -166,7 +162,7 @@ impl Gallery {
         }
     }
 
-    /// An edge asks nobody: cores do not tell it.
+    /// `None` for an edge, which cores do not answer.
     fn mesh(&self) -> Option<Arc<Mesh>> {
         self.view.core.joined.as_ref().map(|joined| joined.mesh.clone())
     }
@@ -175,17 +171,17 @@ impl Gallery {
         let core = &self.view.core;
         let topology = core.topology.load_full();
         let is_shown = |id: &NodeId| members.iter().any(|row| row.member.id == id.as_str());
-        round.heard.retain(|id, _| is_shown(id));
+        round.received.retain(|id, _| is_shown(id));
         let age_ms = |at: &Instant| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let mut heard: BTreeMap<String, Heard> = round
-            .heard
+        let mut received: BTreeMap<String, Received> = round
+            .received
             .iter()
             .map(|(id, (at, snapshot))| {
-                (id.to_string(), Heard { snapshot: snapshot.clone(), age_ms: age_ms(at) })
+                (id.to_string(), Received { snapshot: snapshot.clone(), age_ms: age_ms(at) })
             })
             .collect();
-        let own = Heard { snapshot: self.view.snapshot(), age_ms: 0 };
-        heard.insert(topology.me.to_string(), own);
+        let own = Received { snapshot: self.view.snapshot(), age_ms: 0 };
+        received.insert(topology.me.to_string(), own);
         let seen = ClusterSnapshot {
             node: topology.me.to_string(),
             cluster: self.view.config.cluster.name.clone(),
@@ -193,16 +189,16 @@ impl Gallery {
             epoch: format!("{:016x}", topology.view.fingerprint()),
             unix_ms: core.clock.system().as_nanos() / 1_000_000,
             members,
-            rings: self.rings(&topology),
+            rings: self.rings.get(&topology, draw_all),
             ..ClusterSnapshot::default()
         };
         // Plain structs; only a map whose keys are not strings can fail.
-        if let Ok(json) = serde_json::to_string(&seen.with(&heard)) {
-            self.pictures.send_replace(event(&json));
+        if let Ok(json) = serde_json::to_string(&seen.with(&received)) {
+            self.snapshots.send_replace(event(&json));
         }
     }
 
-    /// The members as they are seen from here, without what they say.
+    /// The members as this node sees them, without their reports.
     fn rows(&self, round: &Round) -> Vec<MemberRow> {
         let core = &self.view.core;
         let peers = core.mesh().map(|mesh| mesh.peers()).unwrap_or_default();
@@ -215,8 +211,8 @@ impl Gallery {
         let is_lost = |report: &MemberReport| match find(&peers, &report.id) {
             Some(peer) => peer.is_unreachable(),
             None => {
-                // It was connected since somebody looks.
-                round.heard.keys().any(|id| id.as_str() == report.id)
+                // It was connected since there is a receiver.
+                round.received.keys().any(|id| id.as_str() == report.id)
                     || evicted.iter().any(|member| member.node == report.id)
             }
         };
@@ -242,25 +238,12 @@ impl Gallery {
         reports.sort_by(|a, b| (&a.region, &a.id).cmp(&(&b.region, &b.id)));
         reports.into_iter().map(|member| MemberRow { member, ..MemberRow::default() }).collect()
     }
-
-    fn rings(&self, topology: &Arc<Topology>) -> Vec<RingPicture> {
-        let mut drawn = self.rings.lock();
-        match &*drawn {
-            Some((of, rings)) if Arc::ptr_eq(of, topology) => rings.clone(),
-            _ => {
-                let ring = |region: &str| Some((region.to_owned(), topology.region_ring(region)?));
-                let rings = topology.regions().take(RINGS_MAX).filter_map(ring);
-                let rings = rings.map(|(region, ring)| draw(region, ring)).collect();
-                drawn.insert((topology.clone(), rings)).1.clone()
-            }
-        }
-    }
 }
 
 impl Round {
-    /// Asks peers that have not been asked for longest, unless they still owe an answer.
-    fn ask(&mut self, mesh: &Arc<Mesh>) {
-        if !self.asked.is_empty() {
+    /// Requests the reports of the next peers in turn, unless requests are pending.
+    fn request(&mut self, mesh: &Arc<Mesh>) {
+        if !self.pending.is_empty() {
             return;
         }
         let peers = mesh.peers();
@@ -270,7 +253,7 @@ impl Round {
         for peer in turn.take(PEERS_PER_ROUND) {
             self.last = Some(peer.id.clone());
             let (mesh, peer) = (mesh.clone(), peer.clone());
-            self.asked.spawn(async move {
+            self.pending.spawn(async move {
                 let (class, timeout) = (StreamClass::Bulk, PEER_TIMEOUT);
                 let reply = mesh.call_peer(&peer, class, Call::Snapshot, timeout).await;
                 let snapshot = match reply {
@@ -289,13 +272,18 @@ impl Round {
         answered: Result<(NodeId, Option<NodeSnapshot>), tokio::task::JoinError>,
     ) {
         if let Ok((id, Some(snapshot))) = answered {
-            self.heard.insert(id, (Instant::now(), snapshot));
+            self.received.insert(id, (Instant::now(), snapshot));
         }
     }
 }
 
 fn find<'a>(peers: &'a [Arc<Peer>], id: &str) -> Option<&'a Peer> {
     peers.iter().find(|peer| peer.id.as_str() == id).map(|peer| &**peer)
+}
+
+fn draw_all(topology: &Topology) -> Vec<RingPicture> {
+    let ring = |region: &str| Some(draw(region.to_owned(), topology.region_ring(region)?));
+    topology.regions().take(RINGS_MAX).filter_map(ring).collect()
 }
 
 fn draw(region: String, ring: &Ring) -> RingPicture {

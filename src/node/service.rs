@@ -20,7 +20,7 @@ use tidegate_ownership::standstill::ClockReading;
 
 use super::clock_sync::ClockSync;
 use super::join::Joined;
-use super::saying::Saying;
+use super::own_report::OwnReport;
 use crate::decide::Decider;
 
 /// Answers the calls of peers without blocking.
@@ -30,7 +30,7 @@ pub(super) struct PeerService {
     pub(super) publisher: Arc<Publisher>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) clock_sync: Arc<ClockSync>,
-    pub(super) saying: Arc<Saying>,
+    pub(super) own_report: Arc<OwnReport>,
 }
 
 impl Service for PeerService {
@@ -90,7 +90,7 @@ impl Service for PeerService {
                 None => Reply::Done,
             },
             Call::Interventions(call) => self.decider.interventions().call_received(from, call),
-            Call::Snapshot => Reply::Snapshot(self.saying.text()),
+            Call::Snapshot => Reply::Snapshot(self.own_report.json()),
             Call::GlobalPing(ping) => match &self.joined.global {
                 Some(global) => global.ping_received(from, ping),
                 None => Reply::Done,

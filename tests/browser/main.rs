@@ -7,8 +7,6 @@
 
 mod webdriver;
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -201,13 +199,7 @@ async fn a_killed_node_turns_red_and_nothing_of_the_cluster_is_taken_for_markup(
 async fn the_page_asks_for_the_token() {
     let options = ClusterOptions { nodes: &["n1"], ..OPTIONS };
     let mut cluster = Cluster::start_alone(TIDEGATE, options).await;
-    let file = cluster.dir.path().join("token");
-    fs::write(&file, "0123456789abcdef\n").unwrap();
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    let node = &mut cluster.nodes[0];
-    node.kill();
-    node.set(&format!("admin.token_file={}", file.display()));
-    node.start();
+    cluster.nodes[0].restart_with_token("0123456789abcdef\n");
     let (http, admin) = (cluster.http.clone(), cluster.nodes[0].admin);
     let alive = async || http.get(admin, "/healthz").await.map(drop);
     until("it answers", Duration::from_secs(30), alive).await;

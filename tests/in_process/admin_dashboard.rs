@@ -11,8 +11,9 @@ use flate2::write::GzEncoder;
 use futures_util::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
+use tidegate::admin::STREAMS_MAX;
 use tidegate::admin::dashboard::FILES;
-use tidegate::admin::events::{KEEP_ALIVE, STREAMS_MAX, event};
+use tidegate::admin::events::{KEEP_ALIVE, event};
 use tidegate::admin::snapshot::KeyReport;
 use tidegate::admin::{Access, AdminState, Overview, router};
 use tidegate::observe::Health;
@@ -52,14 +53,14 @@ const PATHS: [(Method, &str); 21] = [
 /// Pictures that the test makes.
 #[derive(Default)]
 pub(crate) struct FakeOverview {
-    pictures: watch::Sender<Bytes>,
+    snapshots: watch::Sender<Bytes>,
     opened: AtomicUsize,
 }
 
 impl Overview for FakeOverview {
-    fn pictures(&self) -> watch::Receiver<Bytes> {
+    fn snapshots(&self) -> watch::Receiver<Bytes> {
         self.opened.fetch_add(1, Ordering::Relaxed);
-        self.pictures.subscribe()
+        self.snapshots.subscribe()
     }
 
     fn key(&self, domain: String, entries: Vec<(String, String)>) -> BoxFuture<'_, KeyReport> {
@@ -201,7 +202,7 @@ async fn the_files_are_small_and_load_nothing_from_elsewhere() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_client_gets_the_newest_picture_and_no_queue() {
     let (state, overview) = with_overview();
-    overview.pictures.send_replace(event("0"));
+    overview.snapshots.send_replace(event("0"));
     let response = send(&state, (Method::GET, "/events"), &[]).await;
     assert_eq!(response.headers()["content-type"], "text/event-stream");
     assert_eq!(response.headers()["x-accel-buffering"], "no");
@@ -209,7 +210,7 @@ async fn a_slow_client_gets_the_newest_picture_and_no_queue() {
     // The one that is there comes at once.
     assert_eq!(part(&mut stream).await.unwrap(), "event: cluster\ndata: 0\n\n");
     for number in 1..=1_000 {
-        overview.pictures.send_replace(event(&number.to_string()));
+        overview.snapshots.send_replace(event(&number.to_string()));
     }
     assert_eq!(part(&mut stream).await.unwrap(), "event: cluster\ndata: 1000\n\n");
     // While there is none, there are comments.
@@ -217,14 +218,14 @@ async fn a_slow_client_gets_the_newest_picture_and_no_queue() {
     assert_eq!(part(&mut stream).await.unwrap(), ":\n\n");
     assert!(start.elapsed() >= KEEP_ALIVE);
     // The first one is not made yet, or nobody looked for a while.
-    overview.pictures.send_replace(Bytes::new());
+    overview.snapshots.send_replace(Bytes::new());
     assert_eq!(part(&mut stream).await.unwrap(), ":\n\n");
     state.stop.cancel();
     assert_eq!(part(&mut stream).await, None);
 }
 
 #[tokio::test]
-async fn event_streams_beyond_the_bound_are_refused_and_make_no_pictures() {
+async fn event_streams_beyond_the_bound_are_refused_and_make_no_snapshots() {
     let (state, overview) = with_overview();
     let router = router(state);
     let open = async || {
@@ -238,10 +239,10 @@ async fn event_streams_beyond_the_bound_are_refused_and_make_no_pictures() {
     let refused = open().await;
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(overview.opened.load(Ordering::Relaxed), STREAMS_MAX);
-    assert_eq!(overview.pictures.receiver_count(), STREAMS_MAX);
+    assert_eq!(overview.snapshots.receiver_count(), STREAMS_MAX);
     // Those that ended make room, and are no viewers any more.
     streams.pop();
-    assert_eq!(overview.pictures.receiver_count(), STREAMS_MAX - 1);
+    assert_eq!(overview.snapshots.receiver_count(), STREAMS_MAX - 1);
     assert_eq!(open().await.status(), StatusCode::OK);
 }
 

@@ -10,7 +10,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use tidegate::admin::blocked::{PAUSE, STREAMS_MAX};
+use tidegate::admin::STREAMS_MAX;
+use tidegate::admin::blocked::PAUSE;
 use tidegate::admin::key::{Key, KeyOrder, KeyOrdered, Keys};
 use tidegate::admin::report::{MapReport, NodeReport, OwnerOf, RegionsReport};
 use tidegate::admin::{

@@ -414,7 +414,7 @@ fn calls() -> Vec<(&'static str, Call)> {
         ("combined_recall", Call::Recall(KEY)),
         ("edge_follow", Call::Edge(EdgeCall::Follow { revision: 7 })),
         ("edge_cluster", Call::Edge(EdgeCall::Cluster(Box::new(cluster_view())))),
-        ("intervention_tell", Call::Interventions(InterventionCall::Tell(intervention()))),
+        ("intervention_tell", Call::Interventions(InterventionCall::Announce(intervention()))),
         ("intervention_compare", Call::Interventions(InterventionCall::Compare { digest: 70_000 })),
         ("snapshot", Call::Snapshot),
         (

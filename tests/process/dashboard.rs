@@ -97,7 +97,7 @@ async fn any_node_shows_all_what_is_refused_where_and_who_died() {
     let mut viewer = Viewer::open(&cluster.nodes[2]).await;
     let picture = viewer
         .until("all have said something", |picture| {
-            picture.members.len() == 3 && picture.members.iter().all(|row| row.says.is_some())
+            picture.members.len() == 3 && picture.members.iter().all(|row| row.reported.is_some())
         })
         .await;
     // Both nodes that received the checks have told the third.
@@ -107,8 +107,8 @@ async fn any_node_shows_all_what_is_refused_where_and_who_died() {
     assert_eq!((key.key.as_deref(), &*key.rule), (Some("user=ann"), "edge.user"));
     assert!(key.per_second > 0.0 && key.error < f64::EPSILON, "{key:?}");
     for id in ["n1", "n2", "n3"] {
-        let MemberRow { member, says, age_ms } = member(&picture, id);
-        let ownership = says.as_ref().unwrap().ownership.as_ref().unwrap();
+        let MemberRow { member, reported, age_ms } = member(&picture, id);
+        let ownership = reported.as_ref().unwrap().ownership.as_ref().unwrap();
         assert!(ownership.has_lease && ownership.decides > 0.0, "{ownership:?}");
         assert!((ownership.decides - member.ring_share).abs() < 0.01, "{ownership:?}");
         assert!(age_ms.unwrap() < 5_000);
@@ -156,13 +156,8 @@ async fn any_node_shows_all_what_is_refused_where_and_who_died() {
 async fn a_node_with_a_token_serves_commands_that_have_it() {
     let options = ClusterOptions { nodes: &["n1"], ..OPTIONS };
     let mut cluster = Cluster::start(TIDEGATE, options).await;
-    let file = cluster.dir.path().join("token");
-    fs::write(&file, "0123456789abcdef\n").unwrap();
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     let node = &mut cluster.nodes[0];
-    node.kill();
-    node.set(&format!("admin.token_file={}", file.display()));
-    node.start();
+    let file = node.restart_with_token("0123456789abcdef\n");
     let (http, admin) = (Http::new(), node.admin);
     let ready = async || match http.get(admin, "/readyz").await?.status {
         200 => Ok(()),

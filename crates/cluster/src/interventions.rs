@@ -1,16 +1,16 @@
-//! What operators did to single keys by hand, the same at all nodes.
+//! Orders of operators about single keys, the same at all nodes.
 //!
-//! An order is told to every connected node at once, and its result says who has confirmed it. Who
-//! was not reached hears of it by comparison: each node compares the digest of what it has with one
-//! peer after the other, and takes over what that has more. A node that has just joined compares
-//! before anything else.
+//! An order is announced to every connected node at once, and its result names those that confirmed
+//! it. The others receive it by comparison: each node sends the digest of its interventions to one
+//! peer after the other, and merges those of a peer that has different ones. A node that has just
+//! joined compares before anything else.
 //!
 //! ```text
-//! order ── Tell ──▶ all peers, edges too        node ── Compare { digest } ──▶ next peer
-//!                                                    ◀── all that it has, if that is different
+//! order ── Announce ──▶ all peers, edges too    node ── Compare { digest } ──▶ next peer
+//!                                                    ◀── all interventions, if they differ
 //! ```
 //!
-//! Orders are given at cores. An edge is told, and compares, and tells no node anything.
+//! Orders are given at cores. An edge receives announcements and compares, and announces nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const CORE_INTERVAL: Duration = Duration::from_secs(1);
 const EDGE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What this node knows of; read with every check.
+/// The interventions of this node; read with every check.
 #[derive(Debug)]
 pub struct Interventions {
     clock: Arc<dyn Clock>,
@@ -52,11 +52,11 @@ pub struct Interventions {
     known: ArcSwap<interventions::Interventions>,
 }
 
-/// Who has confirmed an order.
+/// What became of an announcement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
-    pub nodes: Vec<NodeId>,
-    /// Those that did not answer within a second. They hear of it by comparison.
+pub struct Announced {
+    pub confirmed: Vec<NodeId>,
+    /// Nodes that did not answer within a second. They receive it by comparison.
     pub missed: Vec<NodeId>,
 }
 
@@ -86,41 +86,41 @@ impl Interventions {
         self.known.load().len()
     }
 
-    /// Begins a descriptor anew at this node. To be [told](Self::tell).
+    /// Begins a descriptor anew at this node. To be [announced](Self::announce).
     pub fn begin_anew(&self, descriptor: DescriptorHash) -> Intervention {
         let now = self.clock.now();
         self.change(|known| known.begin_anew(descriptor, now))
     }
 
     /// Refuses a descriptor at this node until a time, [`Timestamp::EPOCH`] to lift the block. To
-    /// be [told](Self::tell).
+    /// be [announced](Self::announce).
     pub fn block(&self, descriptor: DescriptorHash, until: Timestamp) -> Intervention {
         let now = self.clock.now();
         self.change(|known| known.block(descriptor, until, now))
     }
 
-    /// Tells all connected nodes, and waits for each of them for a second at most.
-    pub async fn tell(&self, intervention: Intervention, mesh: &Mesh) -> Told {
+    /// Sends an intervention to all connected nodes, and waits for each for a second at most.
+    pub async fn announce(&self, intervention: Intervention, mesh: &Mesh) -> Announced {
         let edges = mesh.edges();
         let peers: Vec<Arc<Peer>> = mesh.peers().into_iter().chain(edges.iter().cloned()).collect();
         let confirmed = join_all(peers.iter().map(|peer| async move {
-            let tell = InterventionCall::Tell(intervention);
-            matches!(call(mesh, peer, tell).await, Some(Reply::Done))
+            let announce = InterventionCall::Announce(intervention);
+            matches!(call(mesh, peer, announce).await, Some(Reply::Done))
         }));
-        let mut told = Told::default();
+        let mut announced = Announced::default();
         for (peer, is_confirmed) in peers.iter().zip(confirmed.await) {
-            let list = if is_confirmed { &mut told.nodes } else { &mut told.missed };
+            let list = if is_confirmed { &mut announced.confirmed } else { &mut announced.missed };
             list.push(peer.id.clone());
         }
-        told
+        announced
     }
 
     /// The reply to a call of a peer.
     pub fn call_received(&self, from: &Peer, call: InterventionCall) -> Reply {
         match call {
-            InterventionCall::Tell(_) if from.role == Role::Edge => Reply::Malformed,
-            InterventionCall::Tell(told) => {
-                if self.merge([told]) {
+            InterventionCall::Announce(_) if from.role == Role::Edge => Reply::Malformed,
+            InterventionCall::Announce(announced) => {
+                if self.merge([announced]) {
                     Reply::Done
                 } else {
                     Reply::Unconfirmed
@@ -166,7 +166,7 @@ impl Interventions {
         stop.run_until_cancelled(comparing).await;
     }
 
-    /// Takes over what a peer has more; returns whether it answered.
+    /// Merges the interventions of a peer; returns whether it answered.
     async fn compare(&self, mesh: &Mesh, peer: &Peer) -> bool {
         let digest = self.known.load().digest();
         match call(mesh, peer, InterventionCall::Compare { digest }).await {
@@ -178,7 +178,7 @@ impl Interventions {
         }
     }
 
-    /// Takes over what others have; returns false if not all of it could be.
+    /// Merges the interventions of another node; returns false if not all of them could be.
     fn merge(&self, entries: impl IntoIterator<Item = Intervention>) -> bool {
         // One of the far future could never be replaced.
         let latest = self.clock.now().plus(AHEAD_MAX);

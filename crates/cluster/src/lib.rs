@@ -19,7 +19,7 @@
 //! | [`ownership`] | drives the ownership state machines |
 //! | [`global`] | the lease of the region, by the global map |
 //! | [`edge`] | nodes that own nothing: the cores that they follow, and what those send them |
-//! | [`interventions`] | what operators did to single keys by hand, at all nodes |
+//! | [`interventions`] | orders of operators about single keys, at all nodes |
 //! | [`replication`] | copies of strict states on other nodes, and their repair |
 //! | [`sync`] | exchange of per-actor counters of eventual rules |
 

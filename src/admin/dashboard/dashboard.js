@@ -78,12 +78,12 @@ function show() {
 
 function alarms() {
   const down = picture.members.filter((member) => member.state === "down").map((it) => it.id);
-  const said = picture.members.filter((it) => it.says && it.state !== "down");
+  const reporting = picture.members.filter((it) => it.reported && it.state !== "down");
   const problems = down.length ? [`down: ${down.join(", ")}`] : [];
-  for (const { id, says } of said) {
-    if (says.not_ready) problems.push(`${id} is not ready: ${says.not_ready}`);
-    if (says.rule_book.last_error) problems.push(`${id}: ${says.rule_book.last_error}`);
-    if (says.store.shared + says.store.refused > 0) problems.push(`${id}: its store was full`);
+  for (const { id, reported } of reporting) {
+    if (reported.not_ready) problems.push(`${id} is not ready: ${reported.not_ready}`);
+    if (reported.rule_book.last_error) problems.push(`${id}: ${reported.rule_book.last_error}`);
+    if (reported.store.shared + reported.store.refused > 0) problems.push(`${id}: its store was full`);
   }
   return problems;
 }
@@ -91,8 +91,8 @@ function alarms() {
 function showMembers(of) {
   const own = picture.members.find((member) => member.state === "self");
   const rows = picture.members.map((member) => {
-    const { says } = member;
-    const ownership = says && says.ownership;
+    const { reported } = member;
+    const ownership = reported && reported.ownership;
     const isDown = member.state === "down";
     const row = element("tr", undefined, member.state);
     row.dataset.node = member.id;
@@ -104,7 +104,7 @@ function showMembers(of) {
     const differs = own && member.rule_book && member.rule_book !== own.rule_book;
     const skew = member.clock_offset_ms;
     return cells(row, [
-      [says && says.not_ready && !isDown ? `${state}, not ready` : state, "", says && says.not_ready],
+      [reported && reported.not_ready && !isDown ? `${state}, not ready` : state, "", reported && reported.not_ready],
       [member.zone ? `${member.region} / ${member.zone}` : member.region],
       [percent(member.ring_share), "n"],
       [ownership && !isDown ? percent(ownership.decides) : "–", "n"],
@@ -112,13 +112,13 @@ function showMembers(of) {
         : ["–"],
       [member.rtt_us == null || isDown ? "–" : (member.rtt_us / 1000).toFixed(1) + " ms", "n"],
       [skew == null || isDown ? "–" : (skew > 0 ? "+" : "") + skew + " ms",
-        says && says.clock.is_skewed ? "n bad" : "n"],
+        reported && reported.clock.is_skewed ? "n bad" : "n"],
       [member.rule_book ? member.rule_book.slice(0, 8) + (differs ? " !" : "") : "–",
         differs ? "bad" : "", differs ? "other rules than this node's" : ""],
-      [says ? number(says.store.keys) : "–", "n", says ? `of ${says.store.keys_max}` : ""],
-      [says && !isDown ? says.transferring_to.join(", ") : "", "warn"],
-      [says && !isDown ? duration(says.node.uptime_s) : "–", "n"],
-      [says ? says.node.version : "–"],
+      [reported ? number(reported.store.keys) : "–", "n", reported ? `of ${reported.store.keys_max}` : ""],
+      [reported && !isDown ? reported.transferring_to.join(", ") : "", "warn"],
+      [reported && !isDown ? duration(reported.node.uptime_s) : "–", "n"],
+      [reported ? reported.node.version : "–"],
     ]);
   });
   $("member-rows").replaceChildren(...rows);

@@ -26,34 +26,22 @@ pub struct File {
     pub content: &'static [u8],
 }
 
+const HTML: &str = "text/html; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+
 /// All that a browser loads.
 pub static FILES: [File; 5] = [
-    File {
-        path: "/ui/",
-        content_type: "text/html; charset=utf-8",
-        content: include_bytes!("dashboard.html"),
-    },
-    File {
-        path: "/ui/dashboard.js",
-        content_type: "text/javascript; charset=utf-8",
-        content: include_bytes!("dashboard.js"),
-    },
-    File {
-        path: "/ui/dashboard.css",
-        content_type: "text/css; charset=utf-8",
-        content: include_bytes!("dashboard.css"),
-    },
-    File {
-        path: "/ui/uplot.js",
-        content_type: "text/javascript; charset=utf-8",
-        content: include_bytes!("uplot/uPlot.iife.min.js"),
-    },
-    File {
-        path: "/ui/uplot.css",
-        content_type: "text/css; charset=utf-8",
-        content: include_bytes!("uplot/uPlot.min.css"),
-    },
+    file("/ui/", HTML, include_bytes!("dashboard.html")),
+    file("/ui/dashboard.js", SCRIPT, include_bytes!("dashboard.js")),
+    file("/ui/dashboard.css", STYLE, include_bytes!("dashboard.css")),
+    file("/ui/uplot.js", SCRIPT, include_bytes!("uplot/uPlot.iife.min.js")),
+    file("/ui/uplot.css", STYLE, include_bytes!("uplot/uPlot.min.css")),
 ];
+
+const fn file(path: &'static str, content_type: &'static str, content: &'static [u8]) -> File {
+    File { path, content_type, content }
+}
 
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \

@@ -221,10 +221,10 @@ pub enum Call {
     Commit(CommitCall),
     /// Between an edge and a core.
     Edge(EdgeCall),
-    /// What operators did to keys by hand. Only to nodes that speak
+    /// Orders of operators about keys. Only to nodes that speak
     /// [`INTERVENTIONS`](super::codec::INTERVENTIONS).
     Interventions(InterventionCall),
-    /// What the receiver says about itself, for an operator to see. Only to nodes that speak
+    /// Request the report of the receiver, for an operator to see. Only to nodes that speak
     /// [`SNAPSHOTS`](super::codec::SNAPSHOTS).
     Snapshot,
 }
@@ -256,11 +256,11 @@ pub enum MapCall {
     Found(Box<ClusterMap>),
 }
 
-/// A call about what operators did to keys by hand.
+/// A call about orders of operators about keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InterventionCall {
     /// Merge this one.
-    Tell(Intervention),
+    Announce(Intervention),
     /// The digest of what the sender has. The reply is [`Reply::Interventions`] if the receiver has
     /// something else.
     Compare { digest: u64 },

@@ -1,12 +1,12 @@
-//! What operators did to single descriptors by hand, on whatever node: began them anew, or blocked
+//! Orders of operators about single descriptors, given at any node: to begin them anew, or to block
 //! them.
 //!
 //! A descriptor that is *begun anew* counts under other keys from then on
 //! ([`DescriptorHash::begun_anew`]): its counts before have no effect any more, wherever copies of
 //! them are, and end as those of any unused key do. One that is *blocked* is refused until a time.
 //!
-//! All nodes have the same set. It is a join semilattice, so nodes may tell each other what they
-//! have in any order, and again:
+//! All nodes have the same set. It is a join semilattice, so nodes may send each other theirs in
+//! any order, and again:
 //!
 //! ```text
 //! merge(a, b) = begun_anew  the later of both
@@ -108,8 +108,8 @@ impl Interventions {
         self.0.is_empty()
     }
 
-    /// Begins a descriptor anew; returns what is to be merged elsewhere. Twice within one
-    /// nanosecond, or after the clock was set back, is twice all the same.
+    /// Begins a descriptor anew; returns what is to be merged elsewhere. A second
+    /// order within one nanosecond, or after the clock was set back, still gets a later time.
     pub fn begin_anew(&mut self, descriptor: DescriptorHash, now: Timestamp) -> Intervention {
         self.change(descriptor, |it| it.begun_anew = after(it.begun_anew, now))
     }
@@ -127,7 +127,7 @@ impl Interventions {
         })
     }
 
-    /// Takes over what another node has; returns whether that changed anything.
+    /// Merges one of another node; returns whether that changed anything.
     pub fn merge(&mut self, other: Intervention) -> bool {
         let own = self.0.get(&other.descriptor).copied();
         let merged = own.map_or(other, |own| own.merge(other));
@@ -138,7 +138,7 @@ impl Interventions {
         self.keep_latest() != Some(merged.descriptor)
     }
 
-    /// A number that two nodes share if they have the same.
+    /// Equal for two nodes with equal interventions.
     pub fn digest(&self) -> u64 {
         let mut sip = SipHasher13::new();
         for Intervention { descriptor, begun_anew, block } in self.iter() {

@@ -1,4 +1,4 @@
-//! Whose slots of a shard count towards which bound.
+//! Which slots of a shard count towards which bound.
 //!
 //! | slots | bound |
 //! |---|---|
@@ -53,7 +53,7 @@ impl Occupancy {
         Self { reservations: 0, in_store: in_store.clone(), domains: None }
     }
 
-    /// An empty shard has at most so many counters of a domain; `None` is no bound.
+    /// Sets the maximum number of counters of a domain; `None` is no bound. The shard is empty.
     pub(super) fn bound_domains(&mut self, most: Option<usize>) {
         self.domains = most.map(|most| Domains {
             counters: Box::new([0; DOMAINS]),

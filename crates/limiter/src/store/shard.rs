@@ -66,7 +66,7 @@ pub(super) struct Shard {
     pub(super) fine_keys: Option<Arc<FineKeys>>,
     /// What its reservations keep free; `None` without any.
     pub(super) reservations: Option<Box<Reservations>>,
-    /// Whose slots count towards which bound; boxed, because few checks need it.
+    /// Which slots count towards which bound; boxed, because few checks need it.
     pub(super) occupancy: Box<Occupancy>,
 }
 

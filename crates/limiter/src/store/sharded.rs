@@ -20,8 +20,8 @@ use crate::units::Timestamp;
 /// Slots that [`Store::expire`] looks at under one lock.
 const EXPIRE_SLOTS: usize = 512;
 
-/// One in so many of `keys_max` is the most that there are of reservations, besides the counters.
-const RESERVATIONS_PART: usize = 4;
+/// `keys_max` divided by this is the maximum number of reservations, besides the counters.
+const RESERVATIONS_DIVISOR: usize = 4;
 
 /// All counters of a process.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Store {
         let shards = options.shards();
         let keys_max = options.keys_max / shards;
         // Rounded up, so that also a store for a few keys has one.
-        let reservations = Arc::new(InStore::new(options.keys_max.div_ceil(RESERVATIONS_PART)));
+        let reservations = Arc::new(InStore::new(options.keys_max.div_ceil(RESERVATIONS_DIVISOR)));
         let shard = || PaddedShard::new(keys_max, &reservations);
         Self {
             shards: std::iter::repeat_with(shard).take(shards).collect(),

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
@@ -111,6 +112,17 @@ impl Node {
     /// One more `--set`, from its next start on.
     pub fn set(&mut self, pair: &str) {
         self.sets.push(pair.to_owned());
+    }
+
+    /// Starts it again, with a token at its admin listener; returns the file of the token.
+    pub fn restart_with_token(&mut self, token: &str) -> PathBuf {
+        let file = self.dir.join("admin.token");
+        fs::write(&file, token).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        self.kill();
+        self.set(&format!("admin.token_file={}", file.display()));
+        self.start();
+        file
     }
 
     pub fn start(&mut self) {
