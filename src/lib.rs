@@ -5,6 +5,7 @@ pub mod cli;
 pub mod compat;
 pub mod config;
 pub mod decide;
+pub mod enrolment;
 pub mod export;
 pub mod front;
 pub mod node;

@@ -7,6 +7,9 @@ use tidegate_limiter::units::Span;
 
 use super::operate::Refusal;
 
+/// The log target of orders.
+pub const AUDIT: &str = "audit";
+
 /// The node behind the orders about a key.
 pub trait Keys: Send + Sync + 'static {
     /// Carries out an order at all nodes.

@@ -2,11 +2,12 @@
 //!
 //! `/healthz` (liveness), `/readyz` (readiness), `/metrics`, `/status`, `/members`, `/regions`,
 //! `/owner`, `/key`, `/events`, `/blocked`, the dashboard (`/ui/`), and what an operator orders:
-//! `POST /drain`, `/bootstrap`, `/forget`, `/regions/lost`, and those about a [`key`]. Responses
-//! are JSON for operators and their scripts; names are only added.
+//! `POST /drain`, `/bootstrap`, `/forget`, `/regions/lost`, and those about a [`key`] and about
+//! [`certificates`]. Responses are JSON for operators and their scripts; names are only added.
 
 pub mod access;
 pub mod blocked;
+pub mod certificates;
 pub mod dashboard;
 mod event_stream;
 pub mod events;

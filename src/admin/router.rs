@@ -1,6 +1,7 @@
 //! The routes of the admin listener.
 
 use std::borrow::Cow;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use axum::Router;
@@ -8,15 +9,18 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use http::header::{ACCEPT, CONTENT_TYPE, LOCATION, WWW_AUTHENTICATE};
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, LOCATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, Method, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
+use tidegate_cluster::pki::Role;
+use tidegate_limiter::units::Span;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::access::{Access, Denied};
 use super::blocked::{Reports, WatchBlocked};
+use super::certificates::{Certificates, TokenOrder};
 use super::dashboard;
 use super::event_stream::{STREAMS_MAX, Streams};
 use super::events::{Overview, Snapshots};
@@ -30,6 +34,10 @@ use crate::observe::metrics;
 /// Most key/value pairs of `/owner`; a descriptor has far fewer.
 const ENTRIES_MAX: usize = 100;
 
+/// How long a token to join is good, and how long it may be.
+const TOKEN_TTL: Span = Span::from_secs(3_600);
+const TOKEN_TTLS: RangeInclusive<Span> = Span::from_secs(60)..=Span::from_secs(7 * 86_400);
+
 /// The `content-type` of text.
 const PLAIN: &str = "text/plain; charset=utf-8";
 
@@ -42,6 +50,8 @@ pub struct AdminState {
     pub operate: Arc<dyn Operate>,
     /// For orders about a key.
     pub keys: Arc<dyn Keys>,
+    /// For `/join/tokens`, `/revoke` and `/revoked`.
+    pub certificates: Arc<dyn Certificates>,
     /// For `/events` and `/key`.
     pub overview: Arc<dyn Overview>,
     /// Whom the listener serves.
@@ -81,6 +91,8 @@ pub fn router(state: AdminState) -> Router {
         .route("/key/adjust", post(key_adjust))
         .route("/key/block", post(key_block))
         .route("/key/unblock", post(key_unblock))
+        .route("/join/tokens", post(make_token))
+        .route("/revoke", post(revoke))
         .route_layer(from_fn(from_same_site));
     let access = state.access.clone();
     // What needs no token: see `access.rs`.
@@ -99,6 +111,7 @@ pub fn router(state: AdminState) -> Router {
         .route("/owner", get(owner))
         .route("/key", get(key))
         .route("/events", get(events))
+        .route("/revoked", get(revoked))
         .route("/blocked", get(blocked))
         .route("/blocked/stream", get(blocked_stream))
         .merge(commands)
@@ -179,6 +192,7 @@ async fn index(headers: HeaderMap) -> Response {
                 "/key?domain=D&KEY=VALUE",
                 "/events",
                 "/ui/",
+                "/revoked",
                 "/blocked",
                 "/blocked/stream",
             ],
@@ -191,6 +205,8 @@ async fn index(headers: HeaderMap) -> Response {
                 "POST /key/adjust?hits=N&domain=D&KEY=VALUE",
                 "POST /key/block?for=DURATION&domain=D&KEY=VALUE",
                 "POST /key/unblock?domain=D&KEY=VALUE",
+                "POST /join/tokens?node=NODE&region=REGION&role=ROLE&ttl=DURATION",
+                "POST /revoke?node=NODE",
             ],
         }),
     )
@@ -313,6 +329,49 @@ fn descriptor(uri: &Uri, parameter: Option<&str>) -> Result<(Key, Option<String>
 
 fn answered(outcome: Result<impl Serialize, Refusal>) -> Response {
     outcome.map_or_else(|refusal| refused(&refusal), |report| json(StatusCode::OK, &report))
+}
+
+/// `?node=NODE`, and if need be `region`, `role` and `ttl`.
+async fn make_token(State(state): State<Routed>, uri: Uri) -> Response {
+    match token_order(&uri) {
+        Some(order) => {
+            let made = answered(state.admin.certificates.make_token(order).await);
+            ([(CACHE_CONTROL, "no-store")], made).into_response()
+        }
+        None => refuse(
+            StatusCode::BAD_REQUEST,
+            "name the node; use POST /join/tokens?node=NODE, and &region=REGION, &role=core or edge, \
+             &ttl=1m to 7d",
+        ),
+    }
+}
+
+/// None if the query is anything else.
+fn token_order(uri: &Uri) -> Option<TokenOrder> {
+    let (mut node, mut region, mut role, mut ttl) = (None, None, Role::Core, TOKEN_TTL);
+    for (name, value) in uri.query().and_then(decode_query)? {
+        match &*name {
+            "node" => node = Some(value),
+            "region" => region = Some(value),
+            "role" => role = Role::of_name(&value)?,
+            "ttl" => ttl = value.parse().ok()?,
+            _ => return None,
+        }
+    }
+    let node = node.filter(|node| !node.is_empty())?;
+    TOKEN_TTLS.contains(&ttl).then_some(TokenOrder { node, region, role, ttl })
+}
+
+/// `?node=NODE`.
+async fn revoke(State(state): State<Routed>, uri: Uri) -> Response {
+    match argument(&uri, "node") {
+        Some(node) => answered(state.admin.certificates.revoke(node).await),
+        None => refuse(StatusCode::BAD_REQUEST, "name the node; use POST /revoke?node=NODE"),
+    }
+}
+
+async fn revoked(State(state): State<Routed>) -> Response {
+    json(StatusCode::OK, &state.admin.certificates.revoked())
 }
 
 async fn events(State(state): State<Routed>) -> Response {

@@ -1,21 +1,22 @@
 //! `tidegate ca`: the cluster's certificates.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Subcommand, value_parser};
-use tidegate_cluster::pki::{self, Bearer, Overwrite, Role, Validity};
+use percent_encoding::utf8_percent_encode;
+use tidegate_cluster::pki::{self, Bearer, IssuedFiles, Overwrite, Role, Scope, Validity};
+use tidegate_demo::output::Paint;
 use tidegate_limiter::units::{Span, Timestamp};
 
 use super::Failure;
+use super::client::{AdminDoor, RESERVED, write_announced, write_json};
+use crate::admin::certificates::{RevokedNode, RevokedReport, TokenReport};
 use crate::config::UserError;
 
 /// Validity of an authority: longer than the life of the machines that use it.
 const AUTHORITY_DAYS: u32 = 3_650;
-
-/// Certificates are valid from an hour ago, because a node's clock may be behind this machine's.
-const CLOCK_SLACK: Span = Span::from_secs(3_600);
 
 /// Create the cluster's certificates.
 #[derive(Debug, Subcommand)]
@@ -46,9 +47,73 @@ pub(super) enum Command {
         #[arg(long, value_name = "N", default_value_t = 365,
               value_parser = value_parser!(u32).range(1..=3650))]
         days: u32,
+        /// Begin now, and not an hour ago: for a node whose certificate was revoked within the hour
+        #[arg(long)]
+        from_now: bool,
         /// Replace an existing certificate and key
         #[arg(long)]
         renew: bool,
+    },
+    /// Create an authority for daily use, signed by the cluster's: signer.pem, signer.key
+    #[command(after_help = SIGNER_EXAMPLES)]
+    Signer {
+        /// The folder created by `ca init`
+        #[arg(long, value_name = "DIR")]
+        dir: PathBuf,
+        /// Only for nodes of this region [default: of any]
+        #[arg(long, value_name = "NAME")]
+        region: Option<String>,
+        /// Only for nodes of this role: core or edge [default: of both]
+        #[arg(long, value_name = "ROLE", value_parser = role)]
+        role: Option<Role>,
+        /// Validity in days
+        #[arg(long, value_name = "N", default_value_t = 90,
+              value_parser = value_parser!(u32).range(1..=3650))]
+        days: u32,
+        /// Replace an existing certificate and key
+        #[arg(long)]
+        renew: bool,
+    },
+    /// Make a token with which one new node can join, once
+    #[command(after_help = TOKEN_EXAMPLES)]
+    Token {
+        /// The new node's id
+        #[arg(long, value_name = "NAME")]
+        node: String,
+        /// Its region [default: that of the node that is asked]
+        #[arg(long, value_name = "NAME")]
+        region: Option<String>,
+        /// What it does: core or edge
+        #[arg(long, value_name = "ROLE", default_value = "core", value_parser = role)]
+        role: Role,
+        /// How long the token is good, 1m to 7d
+        #[arg(long, value_name = "DURATION", default_value = "1h")]
+        ttl: Span,
+        #[command(flatten)]
+        listener: AdminDoor,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Refuse the certificates of a node from now on, at all nodes
+    #[command(after_help = REVOKE_EXAMPLES)]
+    Revoke {
+        /// The node's id
+        #[arg(long, value_name = "NAME")]
+        node: String,
+        #[command(flatten)]
+        listener: AdminDoor,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the nodes whose certificates are refused
+    Revoked {
+        #[command(flatten)]
+        listener: AdminDoor,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -68,7 +133,32 @@ Examples:
   tidegate ca issue --dir pki --node checkout-7 --role edge
   tidegate ca issue --dir pki --node node-1 --renew --days 90";
 
-pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<bool, Failure> {
+const SIGNER_EXAMPLES: &str = "\
+Put both files on two or three nodes, as join.signer_cert and join.signer_key: these sign for nodes
+that show a token, and renew certificates. ca.key stays off the nodes. Whoever steals a signer can
+sign only what it is for, and not after its time.
+
+Examples:
+  tidegate ca signer --dir pki
+  tidegate ca signer --dir pki --region eu --role edge --days 30";
+
+const TOKEN_EXAMPLES: &str = "\
+Ask a node that has a signer. The token is for that node alone: give the new one the address of its
+join.listen.
+
+Examples:
+  tidegate ca token --node node-4
+  tidegate ca token --node checkout-7 --role edge --ttl 10m";
+
+const REVOKE_EXAMPLES: &str = "\
+Every node closes its connections with that node and refuses its certificates that were issued until
+now; its keys move as after a crash. With a new token it may join again under its name.
+
+Examples:
+  tidegate ca revoke --node node-4
+  tidegate ca revoked";
+
+pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Result<bool, Failure> {
     match command {
         Command::Init { dir } => {
             init(dir)?;
@@ -76,19 +166,61 @@ pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<bool, Failur
                 writeln!(out, "{}", dir.join(name).display())?;
             }
         }
-        Command::Issue { dir, node, region, role, days, renew } => {
+        Command::Issue { dir, node, region, role, days, from_now, renew } => {
             let overwrite = if *renew { Overwrite::Renew } else { Overwrite::Never };
             let bearer = Bearer { node, region, role: *role };
-            let files = pki::issue(dir, bearer, validity(*days), overwrite)?;
-            writeln!(out, "{}\n{}", files.cert.display(), files.key.display())?;
+            let mut validity = validity(*days);
+            if *from_now {
+                validity.not_before = validity.not_before.plus(pki::BACKDATED);
+            }
+            write_files(out, &pki::issue(dir, bearer, validity, overwrite)?)?;
+        }
+        Command::Signer { dir, region, role, days, renew } => {
+            let overwrite = if *renew { Overwrite::Renew } else { Overwrite::Never };
+            let scope = Scope { region: region.as_deref(), role: *role };
+            write_files(out, &pki::issue_signer(dir, scope, validity(*days), overwrite)?)?;
+        }
+        Command::Token { node, region, role, ttl, listener, json } => {
+            let encode = |text| utf8_percent_encode(text, RESERVED);
+            let region = region.as_deref().map(|region| format!("&region={}", encode(region)));
+            let (node, role, region) = (encode(node), role.name(), region.unwrap_or_default());
+            let path = format!("/join/tokens?node={node}&role={role}&ttl={ttl}{region}");
+            let made: TokenReport = listener.order_report(&path)?;
+            if *json {
+                write_json(out, &made)?;
+            } else {
+                writeln!(out, "{}", made.token)?;
+            }
+        }
+        Command::Revoke { node, listener, json } => {
+            let path = format!("/revoke?node={}", utf8_percent_encode(node, RESERVED));
+            let report: RevokedReport = listener.order_report(&path)?;
+            if *json {
+                write_json(out, &report)?;
+            } else {
+                let nodes = (&*report.confirmed, &*report.missed);
+                let done = format!("{node}: revoked");
+                write_announced(out, Paint { on: screen }, &done, nodes)?;
+            }
+        }
+        Command::Revoked { listener, json } => {
+            listener.report("/revoked", *json, out, |out, revoked: &Vec<RevokedNode>| {
+                for RevokedNode { node, at } in revoked {
+                    writeln!(out, "{node}  until {}", pki::utc_date(Timestamp::from_secs(*at)))?;
+                }
+                Ok(())
+            })?;
         }
     }
     Ok(true)
 }
 
+fn write_files(out: &mut dyn Write, files: &IssuedFiles) -> io::Result<()> {
+    writeln!(out, "{}\n{}", files.cert.display(), files.key.display())
+}
+
 fn role(text: &str) -> Result<Role, &'static str> {
-    let roles = [Role::Core, Role::Edge];
-    roles.into_iter().find(|role| role.name() == text).ok_or("use core or edge")
+    Role::of_name(text).ok_or("use core or edge")
 }
 
 /// Creates an authority and a secret.
@@ -109,7 +241,7 @@ fn validity(days: u32) -> Validity {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = Timestamp::EPOCH.plus(Span::from(since_epoch));
     Validity {
-        not_before: now.minus(CLOCK_SLACK),
+        not_before: now.minus(pki::BACKDATED),
         not_after: now.plus(Span::from_secs(u64::from(days) * 86_400)),
     }
 }

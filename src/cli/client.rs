@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tidegate_cluster::pki;
+use tidegate_demo::output::Paint;
 use tokio::runtime;
 use tokio::time::timeout;
 
@@ -89,8 +90,7 @@ impl AdminDoor {
         if !as_json {
             return Ok(text(out, &report)?);
         }
-        serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
-        Ok(writeln!(out)?)
+        Ok(write_json(out, &report)?)
     }
 
     /// Orders the node to do what `path` names.
@@ -107,8 +107,8 @@ impl AdminDoor {
         Err(unexpected(&url, &response, ""))
     }
 
-    /// As [`AdminDoor::order`], for an order about a key.
-    pub(super) fn order_key<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+    /// As [`AdminDoor::order`], for an order that is answered with a report at once.
+    pub(super) fn order_report<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         let response = self.ask(Method::POST, path)?;
         reported(&response).ok_or_else(|| unexpected(&self.at(path), &response, ""))
     }
@@ -138,6 +138,31 @@ pub(super) enum Waited<T> {
     /// With its report, if the node gives one.
     Ended(Option<T>),
     TimedOut,
+}
+
+pub(super) fn write_json(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    writeln!(out)
+}
+
+/// Writes what became of an order that is for all nodes.
+pub(super) fn write_announced(
+    out: &mut dyn Write,
+    paint: Paint,
+    done: &str,
+    (confirmed, missed): (&[String], &[String]),
+) -> io::Result<()> {
+    let others = match confirmed {
+        [] => String::new(),
+        [one] => format!(", confirmed by {one}"),
+        more => format!(", confirmed by {} other nodes", more.len()),
+    };
+    writeln!(out, "{done}{others}")?;
+    if missed.is_empty() {
+        return Ok(());
+    }
+    let text = format!("not confirmed yet by {}; it is sent again", missed.join(", "));
+    writeln!(out, "{}", paint.red(&text))
 }
 
 /// The report in a response that is one.

@@ -7,7 +7,7 @@ use tidegate_demo::output::Paint;
 use tidegate_limiter::units::Span;
 
 use super::Failure;
-use super::client::{AdminDoor, RESERVED};
+use super::client::{AdminDoor, RESERVED, write_announced, write_json};
 use super::entry::entry;
 use super::status::{duration, write_owner};
 use crate::admin::key::KeyOrdered;
@@ -108,23 +108,14 @@ pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Resul
         Command::Unblock { key, common } => ("unblock", key, String::new(), common),
     };
     let path = format!("/key/{name}?{parameter}{}", key.query());
-    let ordered: KeyOrdered = common.listener.order_key(&path)?;
+    let ordered: KeyOrdered = common.listener.order_report(&path)?;
     if common.json {
-        serde_json::to_writer_pretty(&mut *out, &ordered).map_err(io::Error::from)?;
-        writeln!(out)?;
+        write_json(out, &ordered)?;
         return Ok(true);
     }
     let KeyOrdered { order, confirmed, missed } = ordered;
-    let others = match confirmed.len() {
-        0 => String::new(),
-        1 => format!(", confirmed by {}", confirmed.join("")),
-        count => format!(", confirmed by {count} other nodes"),
-    };
-    writeln!(out, "{order}: done{others}")?;
-    if !missed.is_empty() {
-        let text = format!("not confirmed yet by {}; it is sent again", missed.join(", "));
-        writeln!(out, "{}", Paint { on: screen }.red(&text))?;
-    }
+    let done = format!("{order}: done");
+    write_announced(out, Paint { on: screen }, &done, (&confirmed, &missed))?;
     Ok(true)
 }
 

@@ -17,6 +17,7 @@ mod export;
 mod failure;
 mod forget;
 mod healthcheck;
+mod join;
 mod key;
 mod man;
 mod members;
@@ -64,6 +65,8 @@ enum Command {
     /// Create the cluster's certificates
     #[command(subcommand)]
     Ca(ca::Command),
+    /// Get this node's certificate from a node of the cluster, with a token
+    Join(join::Args),
     /// Show members, regions, ring shares, rules and clocks, or the owner of a key
     Status(status::Args),
     /// Ask a node whether it is ready
@@ -147,7 +150,7 @@ fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<bool,
         Command::Check(args) => check::run(&args, screen, out),
         Command::Rules(command) => rules::run(&command, out),
         Command::RatelimitConfigCheck(args) => config_check::run(&args, out),
-        Command::Ca(command) => ca::run(&command, out),
+        Command::Ca(command) => ca::run(&command, screen, out),
         Command::Status(args) => status::run(&args, screen, out),
         Command::Healthcheck(args) => healthcheck::run(&args, out),
         Command::Members(args) => members::run(&args, screen, out),
@@ -155,6 +158,7 @@ fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<bool,
         Command::Drain(args) => drain::run(&args, out),
         Command::Key(command) => key::run(&command, screen, out),
         Command::Forget(args) => forget::run(&args, out),
+        Command::Join(args) => join::run(&args, out),
         Command::Bootstrap(args) => bootstrap::run(&args, out),
         Command::Recover(args) => recover::run(&args, out),
         Command::Export(command) => export::run(&command, out),

@@ -31,7 +31,7 @@ pub use proxy::Proxy;
 pub use rules::{EXAMPLES, Envoy, Rules, Stats, StatsdProtocol, Xds};
 pub use schema::keys;
 pub use sections::{
-    Admin, Cluster, Config, Debug, Failover, Global, Grpc, Http, Limits, Node, Resp, Storage,
+    Admin, Cluster, Config, Debug, Failover, Global, Grpc, Http, Join, Limits, Node, Resp, Storage,
     VotersFrom,
 };
 pub use tidegate_cluster::pki::Tls;

@@ -234,6 +234,7 @@ mod tests {
                 "resp",
                 "proxy",
                 "admin",
+                "join",
                 "debug",
                 "rules",
                 "storage",

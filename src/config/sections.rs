@@ -36,6 +36,8 @@ pub struct Config {
     pub resp: Resp,
     pub proxy: Proxy,
     pub admin: Admin,
+    /// How new nodes get their certificates.
+    pub join: Join,
     pub debug: Debug,
     pub rules: Rules,
     pub storage: Storage,
@@ -442,6 +444,37 @@ pub struct Admin {
     ///
     /// Default false: it shows a hash of them under `tls.secret`, the same on all nodes.
     pub show_keys: bool,
+}
+
+/// `[join]`: signs certificates for nodes that show a token of `tidegate ca token`, and renews
+/// those of peers. Set it on two or three cores.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Join {
+    /// `IP:PORT` at which new nodes show their token, over TLS with the certificate of `[tls]`. It
+    /// has to be reachable for them alone.
+    ///
+    /// Default none: no node joins here; certificates of peers are renewed nevertheless.
+    pub listen: Option<SocketAddr>,
+    /// Certificate of `tidegate ca signer` (PEM). Read when it is used, so it can be replaced.
+    ///
+    /// Default none: this node signs nothing.
+    pub signer_cert: Option<PathBuf>,
+    /// Private key of `signer_cert` (PEM). A file that others can read is refused.
+    pub signer_key: Option<PathBuf>,
+    /// How long certificates are valid, 1m to 3650d, and no longer than the signer's own. A node
+    /// renews its certificate in the last third of its time.
+    ///
+    /// Default `30d`.
+    #[serde(deserialize_with = "duration")]
+    pub valid_for: Span,
+}
+
+impl Default for Join {
+    fn default() -> Self {
+        let valid_for = Span::from_secs(30 * 86_400);
+        Self { listen: None, signer_cert: None, signer_key: None, valid_for }
+    }
 }
 
 /// `[debug]`: the debug port of envoyproxy/ratelimit, `/rlconfig` and `/stats`.

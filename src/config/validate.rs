@@ -56,6 +56,7 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
     proxy(&config.proxy)?;
     admin(&config.admin)?;
     blocked_sources(&config.blocked_sources)?;
+    within("join.valid_for", config.join.valid_for, secs(60)..=secs(3_650 * 86_400))?;
     within("http.denied_status", config.http.denied_status, 400..=599)?;
     within("storage.interval", config.storage.interval, ms(100)..=secs(600))?;
     envoy(&config.envoy)?;
@@ -66,7 +67,8 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
 
 /// Keys that require another one.
 fn dependencies(config: &Config) -> Result<(), Invalid> {
-    let Config { cluster, xds, .. } = config;
+    let Config { cluster, join, xds, .. } = config;
+    let has_signer = join.signer_cert.is_some();
     let has_mesh = cluster.listen.is_some();
     let (has_xds_cert, has_xds_key) = (xds.tls_cert.is_some(), xds.tls_key.is_some());
     let has_server = xds.server.is_some();
@@ -77,6 +79,10 @@ fn dependencies(config: &Config) -> Result<(), Invalid> {
         ("cluster.seeds", !cluster.seeds.is_empty(), "cluster.listen", has_mesh),
         ("cluster.founders", !cluster.founders.is_empty(), "cluster.listen", has_mesh),
         ("cluster.bootstrap_expect", cluster.bootstrap_expect > 0, "cluster.listen", has_mesh),
+        ("join.signer_cert", has_signer, "join.signer_key", join.signer_key.is_some()),
+        ("join.signer_key", join.signer_key.is_some(), "join.signer_cert", has_signer),
+        ("join.signer_cert", has_signer, "cluster.listen", has_mesh),
+        ("join.listen", join.listen.is_some(), "join.signer_cert", has_signer),
         ("blocked_sources.entry", is_watched, "admin.listen", has_admin),
         ("xds.tls_cert", has_server && has_xds_cert, "xds.tls_key", has_xds_key),
         ("xds.tls_key", has_server && has_xds_key, "xds.tls_cert", has_xds_cert),
@@ -129,7 +135,7 @@ fn node(node: &Node) -> Result<(), Invalid> {
 
 /// What an edge needs, and what does not apply to it.
 fn edge(config: &Config) -> Result<(), Invalid> {
-    let Config { node, cluster, storage, .. } = config;
+    let Config { node, cluster, storage, join, .. } = config;
     if node.role != Role::Edge {
         return Ok(());
     }
@@ -146,6 +152,7 @@ fn edge(config: &Config) -> Result<(), Invalid> {
         ("cluster.voters", cluster.voters != unset.voters, votes),
         ("cluster.voters_from", cluster.voters_from.is_some(), votes),
         ("cluster.advertise", cluster.advertise.is_some(), "nobody dials an edge"),
+        ("join.signer_cert", join.signer_cert.is_some(), "an edge signs no certificates"),
     ] {
         ensure(!is_set, key, why, "remove it, or set node.role = \"core\"")?;
     }
@@ -290,6 +297,7 @@ fn listeners(config: &Config) -> Result<(), Invalid> {
         ("admin.listen", config.admin.listen),
         ("stats.prometheus_listen", config.stats.prometheus_listen),
         ("debug.listen", config.debug.listen),
+        ("join.listen", config.join.listen),
     ];
     ensure(
         listeners.iter().take(4).any(|(_, listen)| listen.is_some()),

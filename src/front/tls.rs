@@ -96,6 +96,11 @@ impl Tls {
         Self::load(files, client_san).map(Some)
     }
 
+    /// With a configuration that follows changes by itself.
+    pub fn of_config(config: ServerConfig) -> Self {
+        Self { config: Arc::new(ArcSwap::from_pointee(config)), client_san: None }
+    }
+
     fn load(
         files: Files,
         client_san: Option<ServerName<'static>>,

@@ -23,6 +23,7 @@ use tidegate_cluster::mesh::{self, Mesh, PING_INTERVAL};
 use tidegate_cluster::ownership::{Driver, Ownership, driver};
 use tidegate_cluster::pki::{Identity, Role};
 use tidegate_cluster::replication::{self, Replicator};
+use tidegate_cluster::revocations;
 use tidegate_cluster::sync::{self, Synchroniser};
 use tidegate_limiter::engine::AHEAD_MAX;
 use tidegate_limiter::store::{KeyHasher, Store};
@@ -48,6 +49,7 @@ use super::service::PeerService;
 use super::skew::Skew;
 use crate::config::{self, Config, Failover, UserError, VotersFrom};
 use crate::decide::{self, BlockedSources, Decider, LocalNode};
+use crate::enrolment::Issuer;
 use crate::storage::SnapshotTask;
 
 /// What a core is built from.
@@ -95,6 +97,8 @@ pub struct Core {
     handover_timeout: Duration,
     /// What peers show of this node.
     pub(super) own_report: Arc<OwnReport>,
+    /// Signs certificates; `None` without `join.signer_cert`.
+    pub issuer: Option<Arc<Issuer>>,
 }
 
 /// How long a drained voter waits until others are a majority without it. A member has to be there
@@ -199,6 +203,13 @@ impl Core {
         if joined.is_none() && edge.is_none() {
             fold_alone(&store, &incarnation, clock.now());
         }
+        let issuer = match &joined {
+            Some(joined) => {
+                let entropy = environment.entropy.clone();
+                Issuer::of(&config.join, &joined.mesh, &environment.clock, entropy)?
+            }
+            None => None,
+        };
         let of_core = joined.as_ref().map(|joined: &Joined| decide::Peers {
             mesh: joined.mesh.clone(),
             synchroniser: joined.synchroniser.clone(),
@@ -249,6 +260,7 @@ impl Core {
             clock,
             handover_timeout: config.cluster.handover_timeout.to_std(),
             own_report: Arc::default(),
+            issuer: issuer.map(Arc::new),
             decider: Decider::new(options, local, rules, peers),
         };
         Ok((Arc::new(core), tasks))
@@ -418,10 +430,12 @@ impl Core {
             clock: self.clock.clone(),
             clock_sync: self.time.clone(),
             own_report: self.own_report.clone(),
+            issuer: self.issuer.clone(),
         });
         running.spawn(self.decider.clone().give_ended_back(stop.clone()));
         let interventions = self.decider.interventions().clone();
         running.spawn(interventions.run(joined.mesh.clone(), stop.clone()));
+        running.spawn(revocations::run(joined.mesh.clone(), stop.clone()));
         running.spawn(follow_gossip(joined.clone(), stop.clone()));
         running.spawn(follow_map(joined.clone(), stop.clone()));
         running.spawn(publish_lease(joined.clone(), self.ownership.clone(), stop.clone()));

@@ -14,6 +14,7 @@ use tidegate_cluster::edge::{self, FOLLOW_INTERVAL, Follower};
 use tidegate_cluster::environment::{Clock, Environment};
 use tidegate_cluster::mesh::wire::{Call, EdgeCall, PingStatus, PongStatus, Reply, SyncRole};
 use tidegate_cluster::mesh::{self, Mesh, Peer, Service, ServiceReply, running};
+use tidegate_cluster::revocations;
 use tidegate_cluster::sync::Synchroniser;
 use tidegate_limiter::units::Monotonic;
 use tidegate_ownership::Identity;
@@ -86,6 +87,7 @@ impl Edge {
         running.spawn(follower.run(stop.clone()));
         let interventions = decider.interventions().clone();
         running.spawn(interventions.run(mesh.clone(), stop.clone()));
+        running.spawn(revocations::run(mesh.clone(), stop.clone()));
         let region = mesh.region().to_owned();
         running.spawn(time.clone().run_at_edge(mesh.clone(), region, stop.clone()));
         running.spawn(self.clone().open(time.clone(), stop.clone()));
@@ -140,6 +142,7 @@ impl Service for EdgeService {
                 Reply::Done
             }
             Call::Interventions(call) => self.decider.interventions().call_received(from, call),
+            Call::Revocations(call) => revocations::call_received(&self.edge.mesh, from, call),
             Call::Edge(EdgeCall::Cluster(view)) => {
                 self.edge.follower.view_received(from, *view);
                 Reply::Done

@@ -2,18 +2,15 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidegate_cluster::interventions::Announced;
+use tidegate_cluster::Announced;
 use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::store::DescriptorHash;
 use tidegate_limiter::units::{Hits, Timestamp};
 
 use super::inspect::View;
 use crate::admin::Refusal;
-use crate::admin::key::{Key, KeyOrder, KeyOrdered, Keys};
+use crate::admin::key::{AUDIT, Key, KeyOrder, KeyOrdered, Keys};
 use crate::decide::{CheckRequest, CommitRequest, Decide, Reserve, VerdictSource, descriptor_hash};
-
-/// The log target of orders.
-const AUDIT: &str = "audit";
 
 impl Keys for View {
     fn order(&self, key: Key, order: KeyOrder) -> BoxFuture<'_, Result<KeyOrdered, Refusal>> {

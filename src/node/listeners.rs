@@ -27,6 +27,7 @@ use crate::admin::{self, Access, DrainReport, WatchBlocked};
 use crate::compat::envoy_ratelimit::debug_port::{self, DebugPort};
 use crate::compat::envoy_ratelimit::statistics::{Source, prometheus};
 use crate::config::{Config, UserError};
+use crate::enrolment;
 use crate::front::bounds::Bounds;
 use crate::front::http::{HttpListener, router};
 use crate::front::pages::Page;
@@ -51,6 +52,7 @@ pub(super) struct Listeners {
     proxy: Bound,
     admin: Bound,
     debug: Bound,
+    join: Bound,
     tls: ListenerTls,
     access_log: Option<AccessLog>,
 }
@@ -159,6 +161,7 @@ impl Listeners {
             proxy: Bound::bind("proxy.listen", config.proxy.listen, &stats.proxy)?,
             admin: Bound::bind("admin.listen", config.admin.listen, &stats.admin)?,
             debug: Bound::bind("debug.listen", config.debug.listen, &stats.debug)?,
+            join: Bound::bind("join.listen", config.join.listen, &stats.join)?,
             tls,
             access_log,
         })
@@ -186,6 +189,7 @@ impl Listeners {
             (name("proxy", "proxy (TLS)", &tls.proxy), &self.proxy),
             (name("admin", "admin (TLS)", &tls.admin), &self.admin),
             ("debug", &self.debug),
+            ("join", &self.join),
         ];
         named.into_iter().filter_map(|(name, bound)| Some((name, bound.addr()?)))
     }
@@ -216,7 +220,7 @@ impl Listeners {
             self.listening().count(),
         );
         let bounds = Bounds { connections_max, ..Bounds::from(config) };
-        let Self { http, grpc, resp, proxy, admin, debug, tls, access_log } = self;
+        let Self { http, grpc, resp, proxy, admin, debug, join, tls, access_log } = self;
         let metrics = &probes.metrics;
         let decider = |listener: &Listener| {
             Arc::new(Measured::new(core.decider.clone(), listener.clone(), core.clock.clone()))
@@ -268,7 +272,8 @@ impl Listeners {
         let admin_router = admin::router(admin::AdminState {
             inspect: view.clone(),
             operate: view.clone(),
-            keys: view,
+            keys: view.clone(),
+            certificates: view,
             overview,
             access,
             blocked,
@@ -277,6 +282,7 @@ impl Listeners {
             drained,
             stop: drain.clone(),
         });
+        let enrolment = core.issuer.clone().zip(core.mesh().cloned());
         async move {
             let [http_tls, admin_tls] = [tls.http, tls.admin].map(Protocols::Http);
             let grpc_tls = Protocols::Grpc(tls.grpc);
@@ -291,7 +297,14 @@ impl Listeners {
                 }
                 Ok(())
             };
+            let join = async {
+                let Some((issuer, mesh)) = enrolment else { return Ok(()) };
+                let tls = Protocols::Http(Some(enrolment::listener_tls(&mesh)?));
+                let routes = enrolment::router(issuer);
+                join.serve(routes, tls, &bounds, ready(()), &drain).await
+            };
             tokio::try_join!(
+                join,
                 http.serve(http_router, http_tls, &bounds, joined.cancelled(), &drain),
                 grpc.serve(grpc_routes, grpc_tls, &bounds, joined.cancelled(), &drain),
                 resp,

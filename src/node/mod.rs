@@ -14,6 +14,7 @@ mod edge;
 mod error;
 mod handover;
 mod inspect;
+mod issued;
 mod join;
 mod keys;
 mod listeners;
@@ -63,6 +64,8 @@ pub use self::system::{SystemClock, system_environment};
 use crate::admin::{Access, DrainReport};
 use crate::compat::envoy_ratelimit::statistics::statsd::StatsdExporter;
 use crate::config::{self, Config, UserError};
+use crate::enrolment::renewal::Renewal;
+use crate::enrolment::revocation_file;
 use crate::front::proxy::{AccessLog, ServerTls};
 use crate::front::rls;
 use crate::front::tls::Tls;
@@ -133,6 +136,9 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     };
     let (core, core_tasks) = Core::build(setup, environment).await?;
 
+    if let (Some(folder), Some(mesh)) = (&config.node.data_dir, core.mesh()) {
+        revocation_file::load(folder, &mesh.revocations, core.clock.system())?;
+    }
     let certificates = certificates::Handle::default();
     let health = Health::starting(&[GOSSIP, JOIN]);
     let probes = Arc::new(NodeProbes::new(
@@ -179,6 +185,17 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
             handle: certificates,
         };
         tasks.spawn(watcher.run(stop_node.clone()).map(Ok));
+        let renewal = Renewal {
+            tls: config.tls.clone(),
+            mesh: mesh.clone(),
+            clock: core.clock.clone(),
+            issuer: core.issuer.clone(),
+        };
+        tasks.spawn(renewal.run(stop_node.clone()).map(Ok));
+        if let Some(folder) = config.node.data_dir.clone() {
+            let revocations = mesh.revocations.clone();
+            tasks.spawn(revocation_file::keep(folder, revocations, stop_node.clone()).map(Ok));
+        }
     }
     tasks.spawn(cluster_overview.clone().run(stop_node.clone()).map(Ok));
     tasks.spawn(publish_rule_book(core.clone(), book.clone(), stop_node.clone()).map(Ok));

@@ -45,6 +45,7 @@ pub(super) struct Stats {
     pub(super) proxy: Arc<ListenerStats>,
     pub(super) admin: Arc<ListenerStats>,
     pub(super) debug: Arc<ListenerStats>,
+    pub(super) join: Arc<ListenerStats>,
     /// Lines that are not in the access log, if there is one.
     pub(super) access_log_dropped: Option<Arc<Counter>>,
 }
@@ -146,6 +147,7 @@ fn listeners(stats: &Stats, readings: &mut Readings) {
             ("proxy", read(&stats.proxy)),
             ("admin", read(&stats.admin)),
             ("debug", read(&stats.debug)),
+            ("join", read(&stats.join)),
         ];
         readings.add_each(metric, "listener", listeners);
     };

@@ -1,18 +1,21 @@
 //! Answers the calls of peers.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tidegate_cluster::edge::Publisher;
 use tidegate_cluster::environment::Clock;
 use tidegate_cluster::mesh::wire::{
     Call, Check, CombinedCheck, Digest, EdgeCall, GrantAsk, Group, InterventionCall, PingStatus,
-    PongStatus, Reply, SyncRole,
+    PongStatus, Reply, RevocationCall, SyncRole,
 };
 use tidegate_cluster::mesh::{Peer, Service, ServiceReply};
-use tidegate_cluster::pki::Role;
-use tidegate_cluster::replication;
+use tidegate_cluster::pki::{Bearer, Role};
+use tidegate_cluster::{replication, revocations};
 use tidegate_limiter::units::Hits;
 use tidegate_ownership::autopilot::COMPLAINTS_MAX;
 use tidegate_ownership::identity::NodeId;
@@ -22,6 +25,7 @@ use super::clock_sync::ClockSync;
 use super::join::Joined;
 use super::own_report::OwnReport;
 use crate::decide::Decider;
+use crate::enrolment::Issuer;
 
 /// Answers the calls of peers without blocking.
 pub(super) struct PeerService {
@@ -31,6 +35,8 @@ pub(super) struct PeerService {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) clock_sync: Arc<ClockSync>,
     pub(super) own_report: Arc<OwnReport>,
+    /// Of a node that signs certificates.
+    pub(super) issuer: Option<Arc<Issuer>>,
 }
 
 impl Service for PeerService {
@@ -90,6 +96,10 @@ impl Service for PeerService {
                 None => Reply::Done,
             },
             Call::Interventions(call) => self.decider.interventions().call_received(from, call),
+            Call::Revocations(call) => revocations::call_received(mesh, from, call),
+            Call::Certificate(request) => {
+                return ServiceReply::Deferred(self.signed(from, request));
+            }
             Call::Snapshot => Reply::Snapshot(self.own_report.json()),
             Call::GlobalPing(ping) => match &self.joined.global {
                 Some(global) => global.ping_received(from, ping),
@@ -145,7 +155,9 @@ fn may_send(role: Role, call: &Call) -> bool {
         | Call::GiveBack(_)
         | Call::Reserve(_)
         | Call::Commit(_)
-        | Call::Interventions(InterventionCall::Compare { .. }) => true,
+        | Call::Interventions(InterventionCall::Compare { .. })
+        | Call::Revocations(RevocationCall::Compare { .. })
+        | Call::Certificate(_) => true,
         Call::Sync(sync) => role == Role::Core || sync.role == SyncRole::Node,
         Call::Edge(_) => role == Role::Edge,
         _ => role == Role::Core,
@@ -200,6 +212,20 @@ impl PeerService {
             Some(copied) => ServiceReply::Deferred(Box::pin(copied)),
             None => ServiceReply::Ready(self.noted(from, reply)),
         }
+    }
+
+    /// The next certificate of a peer, whose present one says who it is. Reads the signer's files.
+    fn signed(&self, from: &Peer, request: Vec<u8>) -> BoxFuture<'static, Reply> {
+        let Some(issuer) = self.issuer.clone() else {
+            return ready(Reply::Certificate(Vec::new())).boxed();
+        };
+        let (node, region, role) = (from.id.clone(), from.region.clone(), from.role);
+        let sign = move || {
+            let bearer = Bearer { node: node.as_str(), region: &region, role };
+            issuer.renew(bearer, &request)
+        };
+        let signing = tokio::task::spawn_blocking(sign);
+        async move { Reply::Certificate(signing.await.unwrap_or_default()) }.boxed()
     }
 
     /// Compares copies with their owner's digests, which scans the store.

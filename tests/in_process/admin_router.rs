@@ -12,6 +12,9 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tidegate::admin::STREAMS_MAX;
 use tidegate::admin::blocked::PAUSE;
+use tidegate::admin::certificates::{
+    Certificates, RevokedNode, RevokedReport, TokenOrder, TokenReport,
+};
 use tidegate::admin::key::{Key, KeyOrder, KeyOrdered, Keys};
 use tidegate::admin::report::{MapReport, NodeReport, OwnerOf, RegionsReport};
 use tidegate::admin::{
@@ -299,6 +302,41 @@ async fn a_stream_has_the_picture_at_once_and_after_each_pause_with_a_change() {
 }
 
 #[tokio::test]
+async fn a_token_is_made_for_whom_the_query_names() {
+    let post = async |query: &str| {
+        let request = Request::post(format!("/join/tokens{query}")).body(Body::empty()).unwrap();
+        let response = router(state(&Health::starting(&[]))).oneshot(request).await.unwrap();
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    };
+    for (query, made) in [
+        ("?node=n4", r#""node":"n4","region":"","role":"core","expires_in_s":3600"#),
+        (
+            "?ttl=10m&role=edge&region=eu&node=e1",
+            r#""node":"e1","region":"eu","role":"edge","expires_in_s":600"#,
+        ),
+    ] {
+        let (status, text) = post(query).await;
+        assert_eq!(status, StatusCode::OK, "{query}: {text}");
+        assert!(text.contains(made), "{query}: {text}");
+    }
+    let wrong = [
+        "",
+        "?node=",
+        "?region=eu",
+        "?node=n4&role=voter",
+        "?node=n4&ttl=59s",
+        "?node=n4&ttl=8d",
+        "?node=n4&ttl=soon",
+        "?node=n4&name=x",
+    ];
+    for query in wrong {
+        assert_eq!(post(query).await.0, StatusCode::BAD_REQUEST, "{query}");
+    }
+}
+
+#[tokio::test]
 async fn streams_beyond_the_bound_are_refused() {
     let router = router(with_blocked().0);
     let mut open_streams = Vec::new();
@@ -319,6 +357,7 @@ pub(crate) fn state(health: &Health) -> AdminState {
         inspect: Arc::new(Fake),
         operate: Arc::new(Fake),
         keys: Arc::new(Fake),
+        certificates: Arc::new(Fake),
         overview: Arc::new(FakeOverview::default()),
         access: Access::default(),
         blocked: None,
@@ -361,6 +400,24 @@ impl Keys for Fake {
     fn order(&self, key: Key, order: KeyOrder) -> BoxFuture<'_, Result<KeyOrdered, Refusal>> {
         let order = format!("{order:?} {} {:?}", key.domain, key.entries);
         async move { Ok(KeyOrdered { order, ..KeyOrdered::default() }) }.boxed()
+    }
+}
+
+impl Certificates for Fake {
+    /// Returns what it was ordered.
+    fn make_token(&self, order: TokenOrder) -> BoxFuture<'_, Result<TokenReport, Refusal>> {
+        let TokenOrder { node, region, role, ttl } = order;
+        let (region, role) = (region.unwrap_or_default(), role.name().to_owned());
+        let (token, expires_in_s) = ("tgjoin1_".to_owned(), ttl.as_secs_ceil());
+        async move { Ok(TokenReport { token, node, region, role, expires_in_s }) }.boxed()
+    }
+
+    fn revoke(&self, node: String) -> BoxFuture<'_, Result<RevokedReport, Refusal>> {
+        async move { Ok(RevokedReport { revoked: node, ..RevokedReport::default() }) }.boxed()
+    }
+
+    fn revoked(&self) -> Vec<RevokedNode> {
+        vec![RevokedNode { node: "n4".to_owned(), at: 7 }]
     }
 }
 

@@ -21,8 +21,9 @@ use tidegate_cluster::mesh::wire::{
     Call, Check, ClusterView, CombinedCheck, CombinedVerdicts, CommitCall, Digest, EdgeCall,
     GiveBack, GlobalPing, GlobalPong, Grant, GrantAsk, Group, Handoff, HandoffStep, Hello,
     HelloReply, InterventionCall, MapCall, Numbered, PingStatus, PongStatus, Refusal, Reply,
-    ReserveCall, SharedSettings, StateEntry, Sync, SyncEntry, SyncRole,
+    ReserveCall, RevocationCall, SharedSettings, StateEntry, Sync, SyncEntry, SyncRole,
 };
+use tidegate_cluster::pki::Revocation;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::delta::DeltaSlice;
 use tidegate_limiter::engine::{ActorId, Delta, Retry, State, Verdict, decide, decide_eventual};
@@ -67,7 +68,7 @@ fn every_message_is_written_and_read_as_it_was_released() {
 #[test]
 fn a_claimed_length_reserves_no_memory() {
     // What follows the last byte of these is a length.
-    let heads: [&[u8]; 22] = [
+    let heads: [&[u8]; 24] = [
         &[0, 1, 7, 0],                               // Check, Region: counters
         &[0, 2, 0, 0],                               // Sync, Node, calm: entries
         &[0, 2, 0, 0, 1, 1, 1, 1, 2],                // … one entry: buckets
@@ -77,6 +78,8 @@ fn a_claimed_length_reserves_no_memory() {
         &[0, 3, 1, 1, 1, 4, 1, 1],                   // … a state of slices: counts
         &[0, 3, 1, 1, 1, 5],                         // … a log: entries
         &[0, 3, 1, 1, 1, 6, 1, 2],                   // … per-actor counters: buckets
+        &[0, 18],                                    // reply: Revocations
+        &[0, 19],                                    // Certificate, and its reply
         &[0, 4],                                     // Gossip; reply: Columns … Malformed
         &[0, 5, 1, 1, 1, 1],                         // Handoff, Release: ranges
         &[0, 9, 1, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1], // Consensus: context
@@ -302,6 +305,7 @@ fn hello_replies() -> Vec<(&'static str, HelloReply)> {
         ("name_of_core", Refusal::NameOfCore),
         ("region", Refusal::Region { node: node("n1"), region: "eu".into() }),
         ("role", Refusal::Role),
+        ("revoked", Refusal::Revoked(node("n1"))),
     ];
     replies.extend(refusals.map(|(name, refusal)| (name, HelloReply::Refused(refusal))));
     replies
@@ -417,6 +421,9 @@ fn calls() -> Vec<(&'static str, Call)> {
         ("intervention_tell", Call::Interventions(InterventionCall::Announce(intervention()))),
         ("intervention_compare", Call::Interventions(InterventionCall::Compare { digest: 70_000 })),
         ("snapshot", Call::Snapshot),
+        ("revocation_announce", Call::Revocations(RevocationCall::Announce(revocation()))),
+        ("revocation_compare", Call::Revocations(RevocationCall::Compare { digest: 70_000 })),
+        ("certificate", Call::Certificate(vec![0x30, 0x00])),
         (
             "reserve",
             Call::Reserve(ReserveCall {
@@ -561,6 +568,8 @@ fn replies() -> Vec<(&'static str, Reply)> {
         ("committed", Reply::Committed { settled: Settled::Committed, verdicts: two.clone() }),
         ("committed_again", Reply::Committed { settled: Settled::Again, verdicts: two.clone() }),
         ("snapshot", Reply::Snapshot(b"{}".to_vec())),
+        ("revocations", Reply::Revocations(vec![revocation()])),
+        ("certificate", Reply::Certificate(b"-----BEGIN".to_vec())),
         ("committed_report", Reply::Committed { settled: Settled::Reported, verdicts: two }),
         (
             "pong",
@@ -623,6 +632,10 @@ fn intervention() -> Intervention {
     Intervention { descriptor, begun_anew: NOW.minus(Span::from_secs(7)), block }
 }
 
+fn revocation() -> Revocation {
+    Revocation { node: node("n1"), at: NOW }
+}
+
 fn reservation(is_settled: bool) -> State {
     State::Reservation { until: NOW.plus(Span::from_secs(60)), amount: 70_000, is_settled }
 }
@@ -674,9 +687,18 @@ impl Golden {
 fn released_with(name: &str) -> u8 {
     match name {
         _ if name.contains("combined") => COMBINED_CHECKS,
-        _ if ["reserve", "commit", "reservation", "call_edge", "intervention", "snapshot"]
-            .iter()
-            .any(|it| name.contains(it)) =>
+        _ if [
+            "reserve",
+            "commit",
+            "reservation",
+            "call_edge",
+            "intervention",
+            "snapshot",
+            "revocation",
+            "certificate",
+        ]
+        .iter()
+        .any(|it| name.contains(it)) =>
         {
             RESERVATIONS
         }

@@ -19,6 +19,7 @@ mod edges;
 mod envoy_ratelimit_command;
 mod flooded_store;
 mod full_disk;
+mod joined_with_token;
 mod keys_by_hand;
 mod killed_node;
 mod long_windows;

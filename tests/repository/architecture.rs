@@ -11,7 +11,7 @@ use super::source::{self, Problems, Source, words};
 
 /// A module of `src` may use `crate::X` only for an `X` in a row above its own. The crates below
 /// them are held apart by Cargo.
-const LAYERS: [&[&str]; 10] = [
+const LAYERS: [&[&str]; 11] = [
     &["observe"],
     &["config"],
     &["storage", "reload"],
@@ -20,6 +20,7 @@ const LAYERS: [&[&str]; 10] = [
     &["front"],
     &["compat"],
     &["admin"],
+    &["enrolment"],
     &["export", "node"],
     &["cli"],
 ];

@@ -19,12 +19,15 @@
 //! | [`ownership`] | drives the ownership state machines |
 //! | [`global`] | the lease of the region, by the global map |
 //! | [`edge`] | nodes that own nothing: the cores that they follow, and what those send them |
-//! | [`interventions`] | orders of operators about single keys, at all nodes |
+//! | `comparison` | sets of orders that become the same at all nodes |
+//! | [`interventions`] | orders of operators about single keys |
+//! | [`revocations`] | certificates that are refused |
 //! | [`replication`] | copies of strict states on other nodes, and their repair |
 //! | [`sync`] | exchange of per-actor counters of eventual rules |
 
 pub mod backoff;
 mod changes;
+mod comparison;
 pub mod consensus;
 pub mod edge;
 pub mod encoding;
@@ -40,8 +43,11 @@ pub mod ownership;
 pub mod per_address;
 pub mod pki;
 pub mod replication;
+pub mod revocations;
 pub mod sync;
 pub mod ticks;
+
+pub use comparison::Announced;
 
 /// Adds to a statistic. Relaxed: statistics order nothing.
 fn count(counter: &std::sync::atomic::AtomicU64, n: u64) {

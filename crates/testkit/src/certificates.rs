@@ -35,12 +35,13 @@ pub fn identity_of(authority: &Authority, trusted: &Authority, bearer: Bearer<'_
     let issued = authority.issue(bearer, validity()).expect("issue a certificate");
     let mut roots = RootCertStore::empty();
     let ca = CertificateDer::from_pem_slice(trusted.cert_pem().as_bytes()).expect("a certificate");
-    roots.add(ca).expect("an authority");
+    roots.add(ca.clone()).expect("an authority");
     Identity {
         node: node.to_owned(),
         region: region.to_owned(),
         role,
         roots: Arc::new(roots),
+        authorities: vec![ca],
         chain: vec![CertificateDer::from_pem_slice(issued.cert_pem.as_bytes()).expect("pem")],
         key: Arc::new(PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes()).expect("pem")),
         secret: [7; 16],

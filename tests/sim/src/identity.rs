@@ -24,8 +24,9 @@ pub(crate) fn identities(
     cores: usize,
 ) -> Result<Vec<Identity>, Box<dyn std::error::Error>> {
     let authority = Authority::generate(VALIDITY)?;
+    let ca = CertificateDer::from_pem_slice(authority.cert_pem().as_bytes())?;
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(authority.cert_pem().as_bytes())?)?;
+    roots.add(ca.clone())?;
     let roots = Arc::new(roots);
     let identity = |(at, (node, region)): (usize, &(String, &str))| {
         let role = if at < cores { Role::Core } else { Role::Edge };
@@ -35,6 +36,7 @@ pub(crate) fn identities(
             region: (*region).to_owned(),
             role,
             roots: roots.clone(),
+            authorities: vec![ca.clone()],
             chain: vec![CertificateDer::from_pem_slice(issued.cert_pem.as_bytes())?],
             key: Arc::new(PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes())?),
             secret: SECRET,

@@ -28,7 +28,7 @@ use crate::count;
 use crate::environment::{Clock, Environment};
 use crate::incarnation::Incarnation;
 use crate::per_address::{PerAddress, Slot};
-use crate::pki::{Identity, MESH_NAME, Role};
+use crate::pki::{Identity, MESH_NAME, Revocations, Role};
 use crate::ticks::Ticks;
 
 #[derive(Debug)]
@@ -65,6 +65,8 @@ pub struct Mesh {
     pub(crate) clock: Arc<dyn Clock>,
     /// Of all that this node does at intervals.
     pub ticks: Ticks,
+    /// Certificates that are refused.
+    pub revocations: Arc<Revocations>,
     registry: Registry,
     dial_requests: mpsc::Sender<SocketAddr>,
     /// The versions of the wire format that this node speaks.
@@ -170,6 +172,7 @@ impl Mesh {
             credentials: ArcSwap::from_pointee(credentials),
             credentials_replaced: Notify::new(),
             clock: environment.clock.clone(),
+            revocations: Arc::default(),
             ticks: Ticks::start(),
             dial_requests,
             versions: environment.versions,
@@ -583,7 +586,8 @@ impl Mesh {
         let secrets = self.credentials.load().secrets.clone();
         let required_version = self.required_version.load(Ordering::Relaxed);
         let own = self.own_hello(highest_seen);
-        Expected { own, secrets, highest_seen, required_version, full }
+        let revocations = self.revocations.clone();
+        Expected { own, secrets, highest_seen, required_version, full, revocations }
     }
 
     fn own_hello(&self, highest_seen: Option<Generation>) -> Hello {

@@ -4,6 +4,7 @@
 //! connection alone proves nothing. The dialer sends a [`Hello`], the acceptor checks it and
 //! answers with its own or with the reason for its refusal, and the dialer checks the answer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -14,7 +15,7 @@ use tidegate_ownership::identity::{Generation, NodeId};
 use super::codec::{self, HELLO_VERSION};
 use super::credentials;
 use super::wire::{Hello, HelloReply, Refusal};
-use crate::pki::{self, Role, region_name};
+use crate::pki::{self, Revocations, Role, region_name};
 
 /// The longest that the exchange may take, and thus that a stranger occupies a connection.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -61,6 +62,8 @@ pub(super) struct Expected {
     pub(super) required_version: u8,
     /// Other nodes have all the room that there is for a node of its role.
     pub(super) full: Option<Refusal>,
+    /// Certificates that are refused.
+    pub(super) revocations: Arc<Revocations>,
 }
 
 /// Sends the hello on a connection that we dialed. `expect` is called with the peer's id. It has to
@@ -133,11 +136,14 @@ fn check(
 ) -> Result<Role, Refusal> {
     check_fields(hello, expected)?;
     let chain = credentials::chain(connection);
-    let named = |name: &str| chain.first().is_some_and(|first| pki::names(first, name));
-    if !named(hello.node.as_str()) {
+    let first = chain.first();
+    if let Some(node) = first.and_then(|first| expected.revocations.refuse(first)) {
+        return Err(Refusal::Revoked(node));
+    }
+    if !first.is_some_and(|first| pki::names_node(first, hello.node.as_str())) {
         return Err(Refusal::Name(hello.node.clone()));
     }
-    if !named(&region_name(&hello.region)) {
+    if !first.is_some_and(|first| pki::names(first, &region_name(&hello.region))) {
         let (node, region) = (hello.node.clone(), hello.region.clone());
         return Err(Refusal::Region { node, region });
     }
@@ -249,6 +255,7 @@ mod tests {
             highest_seen: Some(Generation(5)),
             required_version: 0,
             full: None,
+            revocations: Arc::default(),
         };
         let cases = [
             (hello("b"), Ok(())),

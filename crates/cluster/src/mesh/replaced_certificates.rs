@@ -5,7 +5,7 @@
 //! - With another certificate this node dials each peer again. Both replace the connection before
 //!   by the new one once that is established, so calls go on.
 //! - A connection whose peer's certificate has expired, or whose authority is not trusted any more,
-//!   is closed, within [`CHECK_INTERVAL`].
+//!   is closed, within [`CHECK_INTERVAL`]; one whose peer's certificate is revoked, at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,9 +52,12 @@ impl Mesh {
     /// Brings the open connections up to date. Never returns.
     pub(super) async fn follow_certificates(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(CHECK_INTERVAL);
+        let mut revoked = self.revocations.changes();
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
+                // Its sender lives as long as the mesh.
+                Ok(()) = revoked.changed() => {}
                 () = self.credentials_replaced.notified() => {}
             }
             let credentials = self.credentials.load_full();
@@ -62,7 +65,12 @@ impl Mesh {
             for peer in peers.iter().chain(edges.iter()) {
                 let chain = credentials::chain(&peer.connection);
                 let (roots, now) = (&credentials.identity.roots, self.clock.system());
-                if let Err(reason) = pki::verify_peer(&chain, roots, now) {
+                let revoked = chain.first().and_then(|first| self.revocations.refuse(first));
+                let valid = match revoked {
+                    Some(_) => Err("revoked".to_owned()),
+                    None => pki::verify_peer(&chain, roots, now),
+                };
+                if let Err(reason) = valid {
                     count(&self.counters.untrusted, 1);
                     tracing::warn!(
                         peer = %peer.id, addr = %peer.advertise, %reason,

@@ -22,7 +22,8 @@ struct Sent {
 pub enum Kind {
     /// Pings and grants.
     Pings,
-    /// The cluster maps, their consensus, requests to change them, and what edges follow.
+    /// The cluster maps, their consensus, requests to change them, and what edges follow; orders of
+    /// operators, and certificates.
     Map,
     /// Range transfers, without the states.
     Transfers,
@@ -64,7 +65,11 @@ impl Kind {
     pub(super) const fn of(call: &Call) -> Self {
         match call {
             Call::Ping { .. } | Call::GlobalPing(_) => Self::Pings,
-            Call::Map(..) | Call::Edge(_) | Call::Interventions(_) => Self::Map,
+            Call::Map(..)
+            | Call::Edge(_)
+            | Call::Interventions(_)
+            | Call::Revocations(_)
+            | Call::Certificate(_) => Self::Map,
             Call::Handoff(_) => Self::Transfers,
             Call::Gossip(_) => Self::Gossip,
             Call::Check(_)

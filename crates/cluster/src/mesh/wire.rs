@@ -20,6 +20,7 @@ use tidegate_ownership::{Epoch, HandoffReply, MemberId, Versions, VoteGrant};
 use super::bounded_vec;
 pub use super::bounded_vec::COMBINED_VERDICTS_MAX;
 use crate::consensus;
+use crate::pki::Revocation;
 
 /// The most entries in one [`Sync`]. The sender splits; a receiver refuses more.
 pub const SYNC_ENTRIES_MAX: usize = 256;
@@ -166,6 +167,9 @@ pub enum Refusal {
     /// The sender, an edge, has the name of a core.
     #[error("a core has its node.id; give every node its own, edges too")]
     NameOfCore,
+    /// The certificate of this node was revoked after it was issued.
+    #[error("the certificate of node {0} is revoked; join it again with a new token")]
+    Revoked(NodeId),
 }
 
 // === calls and replies ===
@@ -227,6 +231,13 @@ pub enum Call {
     /// Request the report of the receiver, for an operator to see. Only to nodes that speak
     /// [`SNAPSHOTS`](super::codec::SNAPSHOTS).
     Snapshot,
+    /// Whose certificates are refused. Only to nodes that speak
+    /// [`REVOCATIONS`](super::codec::REVOCATIONS).
+    Revocations(RevocationCall),
+    /// Sign a certificate for the sender and the key in this request (PKCS #10, DER), of at most
+    /// [`REQUEST_BYTES_MAX`](crate::pki::REQUEST_BYTES_MAX). Only to nodes that speak
+    /// [`REVOCATIONS`](super::codec::REVOCATIONS).
+    Certificate(Vec<u8>),
 }
 
 /// Which map a call is about.
@@ -262,6 +273,16 @@ pub enum InterventionCall {
     /// Merge this one.
     Announce(Intervention),
     /// The digest of what the sender has. The reply is [`Reply::Interventions`] if the receiver has
+    /// something else.
+    Compare { digest: u64 },
+}
+
+/// A call about certificates that are refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RevocationCall {
+    /// Merge this one.
+    Announce(Revocation),
+    /// The digest of what the sender has. The reply is [`Reply::Revocations`] if the receiver has
     /// something else.
     Compare { digest: u64 },
 }
@@ -361,6 +382,12 @@ pub enum Reply {
     /// To [`Call::Snapshot`]: JSON, so that nodes of different releases read of each other what
     /// both know. At most [`SNAPSHOT_BYTES_MAX`].
     Snapshot(Vec<u8>),
+    /// To [`RevocationCall::Compare`]: all that the receiver has, at most
+    /// [`REVOCATIONS_MAX`](crate::pki::REVOCATIONS_MAX).
+    Revocations(Vec<Revocation>),
+    /// To [`Call::Certificate`]: the certificate and those up to the authority (PEM). Empty if the
+    /// receiver signs none, or not this one.
+    Certificate(Vec<u8>),
 }
 
 /// What a node says about itself to the voters of the global map.

@@ -5,19 +5,21 @@
 use std::time::Duration;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ED25519,
+    BasicConstraints, CertificateParams, CidrSubnet, DnType, ExtendedKeyUsagePurpose,
+    GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose, NameConstraints, PKCS_ED25519,
 };
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::name::is_label;
 use time::OffsetDateTime;
 
 use super::Error;
-use super::bearer::{Bearer, MESH_NAME, Validity, region_name};
+use super::bearer::{Bearer, MESH_NAME, NODES, REGIONS, ROLES, Role, Scope, Validity, region_name};
 
 /// The subject of every authority. It is constant, so that an authority can be restored from its
 /// key alone. Authorities are told apart by their keys, not by this name.
 const SUBJECT: &str = "tidegate cluster authority";
+/// The subject of every signer. It must not be that of the authority, by which it is found.
+const SIGNER_SUBJECT: &str = "tidegate signer";
 
 /// A certificate authority: the contents of `ca.pem` and `ca.key`.
 #[derive(Debug)]
@@ -26,7 +28,7 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A node's certificate and its private key.
+/// A certificate and its private key.
 #[derive(Clone)]
 pub struct Issued {
     pub cert_pem: String,
@@ -74,35 +76,89 @@ impl Authority {
     ///
     /// The node or the region is not a label, or the certificate could not be created.
     pub fn issue(&self, bearer: Bearer<'_>, validity: Validity) -> Result<Issued, Error> {
-        let Bearer { node, region, role } = bearer;
-        for (name, what) in [(node, "node id"), (region, "region")] {
-            if !is_label(name) {
-                let rule = "1 to 63 of a-z, 0-9 and -, at least one letter, no - at either end";
-                return Err(Error(format!("{name:?} is not a {what}; use {rule}")));
-            }
-        }
+        let params = node_params(bearer, bearer.node.to_owned(), validity)?;
         let key = KeyPair::generate_for(&PKCS_ED25519)?;
-        let role = role.in_certificate().to_owned();
-        let names = [node.to_owned(), MESH_NAME.to_owned(), region_name(region), role];
-        let mut params = CertificateParams::new(names)?;
-        params.distinguished_name.push(DnType::CommonName, node);
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        params.use_authority_key_identifier_extension = true;
-        set_dates(&mut params, validity);
+        let cert_pem = params.signed_by(&key, &self.issuer)?.pem();
+        Ok(Issued { cert_pem, key_pem: key.serialize_pem() })
+    }
+
+    /// Creates a key and a certificate for a [`Signer`](super::Signer) that signs for the nodes of
+    /// `scope` alone.
+    ///
+    /// # Errors
+    ///
+    /// The region is not a label, or the certificate could not be created.
+    pub fn issue_signer(&self, scope: Scope<'_>, validity: Validity) -> Result<Issued, Error> {
+        let key = KeyPair::generate_for(&PKCS_ED25519)?;
+        let params = signer_params(scope, validity)?;
         let cert_pem = params.signed_by(&key, &self.issuer)?.pem();
         Ok(Issued { cert_pem, key_pem: key.serialize_pem() })
     }
 }
 
+/// Of a certificate of `bearer` in which `name` names the node.
+pub(super) fn node_params(
+    bearer: Bearer<'_>,
+    name: String,
+    validity: Validity,
+) -> Result<CertificateParams, Error> {
+    let Bearer { node, region, role } = bearer;
+    for (label, what) in [(node, "node id"), (region, "region")] {
+        check_label(label, what)?;
+    }
+    let role = role.in_certificate().to_owned();
+    let names = [name, MESH_NAME.to_owned(), region_name(region), role];
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name.push(DnType::CommonName, node);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.use_authority_key_identifier_extension = true;
+    set_dates(&mut params, validity);
+    Ok(params)
+}
+
+fn check_label(name: &str, what: &str) -> Result<(), Error> {
+    if is_label(name) {
+        return Ok(());
+    }
+    let rule = "1 to 63 of a-z, 0-9 and -, at least one letter, no - at either end";
+    Err(Error(format!("{name:?} is not a {what}; use {rule}")))
+}
+
 fn params(validity: Validity) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, SUBJECT);
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    // Below it a signer, and below that nodes.
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(1));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     set_dates(&mut params, validity);
     params
+}
+
+/// Verifiers refuse what a signer signs beyond these names.
+fn signer_params(
+    Scope { region, role }: Scope<'_>,
+    validity: Validity,
+) -> Result<CertificateParams, Error> {
+    if let Some(region) = region {
+        check_label(region, "region")?;
+    }
+    let region = region.map_or_else(|| REGIONS.to_owned(), region_name);
+    let role = role.map_or(ROLES, Role::in_certificate).to_owned();
+    let names = [MESH_NAME.to_owned(), NODES.to_owned(), region, role];
+    let permitted_subtrees = names.into_iter().map(GeneralSubtree::DnsName).collect();
+    // A list of permitted names of one kind leaves those of other kinds open.
+    let every_address = [CidrSubnet::V4([0; 4], [0; 4]), CidrSubnet::V6([0; 16], [0; 16])];
+    let excluded_subtrees = every_address.map(GeneralSubtree::IpAddress).into();
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, SIGNER_SUBJECT);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params.name_constraints = Some(NameConstraints { permitted_subtrees, excluded_subtrees });
+    params.use_authority_key_identifier_extension = true;
+    set_dates(&mut params, validity);
+    Ok(params)
 }
 
 fn set_dates(params: &mut CertificateParams, validity: Validity) {

@@ -2,7 +2,8 @@
 //!
 //! **Example.** The certificate of node `n1` in region `eu` has the DNS names `n1`,
 //! `mesh.tidegate`, `eu.region.tidegate` and `core.role.tidegate`. A node id and a region have no
-//! dot, so none of these names is another one.
+//! dot, so none of these names is another one. A certificate of a [signer](super::Signer) has
+//! `n1.node.tidegate` instead of `n1`.
 
 use serde::Deserialize;
 use tidegate_limiter::units::{Span, Timestamp};
@@ -34,6 +35,11 @@ impl<'a> Bearer<'a> {
 }
 
 impl Role {
+    /// The role that [`Role::name`] names.
+    pub fn of_name(name: &str) -> Option<Self> {
+        [Self::Core, Self::Edge].into_iter().find(|role| role.name() == name)
+    }
+
     /// As in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,6 +57,15 @@ impl Role {
     }
 }
 
+/// Whom a signer may sign for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scope<'a> {
+    /// Nodes of this region alone.
+    pub region: Option<&'a str>,
+    /// Nodes of this role alone.
+    pub role: Option<Role>,
+}
+
 /// The validity period of a certificate, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
@@ -61,10 +76,25 @@ pub struct Validity {
 /// The name that every node certificate carries and that peers dial by.
 pub const MESH_NAME: &str = "mesh.tidegate";
 
+/// What the names of all nodes, regions and roles end in.
+pub(super) const NODES: &str = "node.tidegate";
+pub(super) const REGIONS: &str = "region.tidegate";
+pub(super) const ROLES: &str = "role.tidegate";
+
+/// The name of a node in a certificate of a signer. An authority's own name the node id itself; a
+/// signer's cannot, because the names that it may sign end alike.
+pub(super) fn node_name(node: &str) -> String {
+    format!("{node}.{NODES}")
+}
+
 /// The name in the certificates of the nodes of `region`.
 pub fn region_name(region: &str) -> String {
-    format!("{region}.region.tidegate")
+    format!("{region}.{REGIONS}")
 }
+
+/// Certificates begin this long before they are issued, because the clock of a node may be behind
+/// that of the machine that issues them.
+pub const BACKDATED: Span = Span::from_secs(3_600);
 
 /// The longest time before its end in which a certificate is to be renewed.
 const RENEWAL_MAX: Span = Span::from_secs(30 * 86_400);
@@ -73,8 +103,13 @@ impl Validity {
     /// Whether the certificate is to be renewed at `now`: in the last third of its time, and in the
     /// last 30 days of a longer one.
     pub fn is_renewal_due(&self, now: Timestamp) -> bool {
+        now >= self.renewal_due_at()
+    }
+
+    /// From when on [`Validity::is_renewal_due`].
+    pub fn renewal_due_at(&self) -> Timestamp {
         let third = Span::from_nanos(self.not_after.since(self.not_before).as_nanos() / 3);
-        now >= self.not_after.minus(third.min(RENEWAL_MAX))
+        self.not_after.minus(third.min(RENEWAL_MAX))
     }
 }
 

@@ -6,14 +6,19 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::authority::Authority;
-use super::bearer::{Bearer, Validity};
+use super::authority::{Authority, Issued};
+use super::bearer::{Bearer, Scope, Validity};
+use super::signer::Signer;
 use super::{Error, verify};
 
 /// The authority's certificate.
 pub const AUTHORITY_CERT: &str = "ca.pem";
 /// The authority's private key.
 pub const AUTHORITY_KEY: &str = "ca.key";
+/// The certificate of a signer, with those up to the authority.
+pub const SIGNER_CERT: &str = "signer.pem";
+/// The signer's private key.
+pub const SIGNER_KEY: &str = "signer.key";
 /// The secret under which keys are hashed: 32 hexadecimal digits in the first line.
 pub const CLUSTER_SECRET: &str = "cluster.secret";
 
@@ -56,7 +61,7 @@ pub fn init(dir: &Path, validity: Validity, secret: [u8; 16]) -> Result<(), Erro
     let [cert, key, secret_path] = paths;
     // The certificate is written last: if it exists, so do the other two.
     write(&key, &authority.key_pem(), SECRET, Overwrite::Never)?;
-    write(&secret_path, &format!("{}\n", hex::encode(secret)), SECRET, Overwrite::Never)?;
+    write(&secret_path, &secret_line(&secret), SECRET, Overwrite::Never)?;
     write(&cert, authority.cert_pem(), PUBLIC, Overwrite::Never)
 }
 
@@ -72,30 +77,105 @@ pub fn issue(
     validity: Validity,
     overwrite: Overwrite,
 ) -> Result<IssuedFiles, Error> {
-    let init = || format!("tidegate ca init --dir {}", dir.display());
-    let authority_cert = dir.join(AUTHORITY_CERT);
-    let cert_pem = read_text(&authority_cert, init)?;
-    let key_pem = read_secret_text(&dir.join(AUTHORITY_KEY), init)?;
-    let authority = Authority::from_pem(&cert_pem, &key_pem)?;
+    let Opened { authority, init } = open(dir)?;
     let issued = authority.issue(bearer, validity)?;
 
     let node = bearer.node;
     let files =
         IssuedFiles { cert: dir.join(format!("{node}.pem")), key: dir.join(format!("{node}.key")) };
     // A key of another authority signs without an error, but every peer refuses the certificate.
-    if !verify::is_issued_by(&cert_pem, &issued.cert_pem, bearer, validity.not_before) {
-        return Err(Error::key_mismatch(&dir.join(AUTHORITY_KEY), &authority_cert, &init()));
+    let ca_pem = authority.cert_pem();
+    if !verify::is_issued_by(ca_pem, &issued.cert_pem, bearer, validity.not_before) {
+        return Err(Error::key_mismatch(
+            &dir.join(AUTHORITY_KEY),
+            &dir.join(AUTHORITY_CERT),
+            &init,
+        ));
     }
-
-    if overwrite == Overwrite::Never
-        && let Some(path) = [&files.cert, &files.key].into_iter().find(|path| path.exists())
-    {
-        let text = "already there; give --renew to replace certificate and key";
-        return Err(Error::of(path, text));
-    }
-    write(&files.key, &issued.key_pem, SECRET, overwrite)?;
-    write(&files.cert, &issued.cert_pem, PUBLIC, overwrite)?;
+    files.write(&issued, overwrite)?;
     Ok(files)
+}
+
+/// Creates a private key and a certificate for a [`Signer`](super::Signer) in `dir`, signed by the
+/// authority there.
+///
+/// # Errors
+///
+/// As [`issue`]; or the region of the scope is not a label.
+pub fn issue_signer(
+    dir: &Path,
+    scope: Scope<'_>,
+    validity: Validity,
+    overwrite: Overwrite,
+) -> Result<IssuedFiles, Error> {
+    let Opened { authority, init } = open(dir)?;
+    let issued = authority.issue_signer(scope, validity)?;
+    let now = validity.not_before;
+    let above = verify::certificates(authority.cert_pem()).unwrap_or_default();
+    if Signer::of(&issued.cert_pem, &issued.key_pem, &above, now).is_err() {
+        return Err(Error::key_mismatch(
+            &dir.join(AUTHORITY_KEY),
+            &dir.join(AUTHORITY_CERT),
+            &init,
+        ));
+    }
+    let files = IssuedFiles { cert: dir.join(SIGNER_CERT), key: dir.join(SIGNER_KEY) };
+    files.write(&issued, overwrite)?;
+    Ok(files)
+}
+
+/// The authority in a folder, and the command that creates one there.
+struct Opened {
+    authority: Authority,
+    init: String,
+}
+
+fn open(dir: &Path) -> Result<Opened, Error> {
+    let init = format!("tidegate ca init --dir {}", dir.display());
+    let cert_pem = read_text(&dir.join(AUTHORITY_CERT), || init.clone())?;
+    let key_pem = read_secret_text(&dir.join(AUTHORITY_KEY), || init.clone())?;
+    Ok(Opened { authority: Authority::from_pem(&cert_pem, &key_pem)?, init })
+}
+
+impl IssuedFiles {
+    /// Writes both. The certificate is written last: if it exists, so does the key.
+    ///
+    /// # Errors
+    ///
+    /// One exists and `overwrite` is [`Overwrite::Never`], or cannot be written.
+    pub fn write(&self, issued: &Issued, overwrite: Overwrite) -> Result<(), Error> {
+        if overwrite == Overwrite::Never
+            && let Some(path) = [&self.cert, &self.key].into_iter().find(|path| path.exists())
+        {
+            let text = "already there; give --renew to replace certificate and key";
+            return Err(Error::of(path, text));
+        }
+        write(&self.key, &issued.key_pem, SECRET, overwrite)?;
+        write(&self.cert, &issued.cert_pem, PUBLIC, overwrite)
+    }
+}
+
+/// Writes a file that everybody may read, completely or not at all.
+///
+/// # Errors
+///
+/// It exists and `overwrite` is [`Overwrite::Never`], or cannot be written.
+pub fn write_public(path: &Path, text: &str, overwrite: Overwrite) -> Result<(), Error> {
+    write(path, text, PUBLIC, overwrite)
+}
+
+/// As [`write_public`], of a file that its owner alone may read.
+///
+/// # Errors
+///
+/// As [`write_public`].
+pub fn write_secret(path: &Path, text: &str, overwrite: Overwrite) -> Result<(), Error> {
+    write(path, text, SECRET, overwrite)
+}
+
+/// A line of the file of secrets.
+pub fn secret_line(secret: &[u8; 16]) -> String {
+    format!("{}\n", hex::encode(secret))
 }
 
 /// Writes the file completely or not at all: under a temporary name first, then moved into place.

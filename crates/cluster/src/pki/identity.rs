@@ -14,7 +14,7 @@ use tidegate_limiter::units::Timestamp;
 use super::Error;
 use super::bearer::{Bearer, Role, Validity};
 use super::files::{read_secret_text, read_text};
-use super::verify::{Subject, anchors, certificates, issue_command};
+use super::verify::{Subject, anchors, certificates, issue_command, verify_core};
 
 /// `[tls]`: the node's certificate for the mesh. All four are required if `cluster.listen` is set,
 /// none otherwise. `tidegate ca init` and `tidegate ca issue` create them. Paths are relative to
@@ -49,6 +49,8 @@ pub struct Identity {
     pub role: Role,
     /// The authorities that peers' certificates are verified against.
     pub roots: Arc<RootCertStore>,
+    /// The certificates of these authorities.
+    pub authorities: Vec<CertificateDer<'static>>,
     /// The node's certificate, then the intermediate ones.
     pub chain: Vec<CertificateDer<'static>>,
     /// The certificate's private key.
@@ -102,12 +104,13 @@ pub fn load(tls: &Tls, bearer: Bearer<'_>, now: Timestamp) -> Result<Identity, E
         return Err(Error::key_mismatch(key, cert, &reissue()));
     }
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(ca_certs);
+    roots.add_parsable_certificates(ca_certs.iter().cloned());
     Ok(Identity {
         node: node.to_owned(),
         region: region.to_owned(),
         role,
         roots: Arc::new(roots),
+        authorities: ca_certs,
         chain,
         key: Arc::new(private_key),
         secret,
@@ -120,6 +123,34 @@ impl Identity {
     /// The node that the certificate is for.
     pub fn bearer(&self) -> Bearer<'_> {
         Bearer { node: &self.node, region: &self.region, role: self.role }
+    }
+
+    /// Whether a signer signed the certificate, and not the authority itself.
+    pub fn is_of_signer(&self) -> bool {
+        self.chain.len() > 1
+    }
+
+    /// The authority that vouches for this certificate at `now`.
+    pub fn authority(&self, now: Timestamp) -> Option<&CertificateDer<'static>> {
+        let (first, others) = self.chain.split_first()?;
+        let mut authorities = self.authorities.iter();
+        authorities.find(|it| verify_core(first, others, it, &self.node, now).is_ok())
+    }
+
+    /// Whether peers would accept this chain (PEM) as the next certificate of this node.
+    ///
+    /// # Errors
+    ///
+    /// Why they would not.
+    pub fn accept_renewed(&self, cert_pem: &str, now: Timestamp) -> Result<(), Error> {
+        let renewed = Path::new("the renewed certificate");
+        let chain =
+            certificates(cert_pem).ok_or_else(|| Error::of(renewed, "contains no certificate"))?;
+        let anchors = anchors(&self.authorities)
+            .ok_or_else(|| Error::of(renewed, "no authority in tls.ca to check it by"))?;
+        let (bearer, path, authority) = (self.bearer(), renewed, Path::new("tls.ca"));
+        let subject = Subject { bearer, path, authority, anchors: &anchors, chain: &chain };
+        subject.verify(now).map(drop)
     }
 
     /// Whether `other` has the same certificate and key.

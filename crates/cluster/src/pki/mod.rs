@@ -13,7 +13,8 @@
 //! | `ca.pem` | `ca init` | every node |
 //! | `ca.key` | `ca init` | no node |
 //! | `cluster.secret` | `ca init` | every node; the key of all key hashes |
-//! | `NAME.pem`, `NAME.key` | `ca issue --node NAME` | node NAME |
+//! | `NAME.pem`, `NAME.key` | `ca issue --node NAME`, or `join` | node NAME |
+//! | `signer.pem`, `signer.key` | `ca signer` | nodes that sign for others ([`Signer`]) |
 //!
 //! Keys are Ed25519: small, fast to sign with, and deterministic, so that a simulated handshake has
 //! the same bytes in every run.
@@ -22,19 +23,25 @@ mod authority;
 mod bearer;
 mod files;
 mod identity;
+mod revocations;
+mod signer;
+mod token;
 mod verify;
 
 use std::fmt::Display;
 use std::path::Path;
 
 pub use authority::{Authority, Issued};
-pub use bearer::{Bearer, MESH_NAME, Role, Validity, region_name};
+pub use bearer::{BACKDATED, Bearer, MESH_NAME, Role, Scope, Validity, region_name};
 pub use files::{
-    AUTHORITY_CERT, AUTHORITY_KEY, CLUSTER_SECRET, IssuedFiles, Overwrite, init, issue,
-    read_secret_text,
+    AUTHORITY_CERT, AUTHORITY_KEY, CLUSTER_SECRET, IssuedFiles, Overwrite, SIGNER_CERT, SIGNER_KEY,
+    init, issue, issue_signer, read_secret_text, secret_line, write_public, write_secret,
 };
 pub use identity::{Identity, SECRETS_MAX, Tls, load};
-pub use verify::{names, utc_date, verify_peer};
+pub use revocations::{REVOCATIONS_MAX, Revocation, Revocations};
+pub use signer::{NewKey, REQUEST_BYTES_MAX, SignError, Signer, request_from_pem};
+pub use token::{JoinToken, NotAToken, PIN_BYTES, TOKEN_SECRET_BYTES, pin};
+pub use verify::{begins_at, names, names_node, to_pem, utc_date, verify_core, verify_peer};
 
 /// Why a certificate was not created or not accepted, in one line: the file, what is wrong with it,
 /// what to do.

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
+use pem::{EncodeConfig, LineEnding, Pem};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
@@ -12,7 +13,7 @@ use time::OffsetDateTime;
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
 use super::Error;
-use super::bearer::{Bearer, MESH_NAME, Role, Validity, region_name};
+use super::bearer::{Bearer, MESH_NAME, Role, Validity, node_name, region_name};
 
 /// Whether a peer's certificate, the first of `chain`, is valid at `now` under `roots`.
 ///
@@ -52,23 +53,25 @@ pub(super) struct Subject<'a> {
 impl Subject<'_> {
     /// Verifies chain, dates, usage and names at `now`. Returns the dates.
     pub(super) fn verify(&self, now: Timestamp) -> Result<Validity, Error> {
-        let Some((first, intermediates)) = self.chain.split_first() else {
+        let Some(first) = self.chain.first() else {
             return Err(self.foreign(&"it is empty"));
         };
-        let cert = EndEntityCert::try_from(first).map_err(|error| self.foreign(&error))?;
-        let at = |now, usage| verify_at(&cert, self.anchors, intermediates, now, usage);
-        for usage in [KeyUsage::server_auth(), KeyUsage::client_auth()] {
-            at(now, usage).map_err(|error| self.refusal(&error))?;
-        }
+        let both = [KeyUsage::server_auth(), KeyUsage::client_auth()];
+        let validity = validity(self.chain, self.anchors, &both, now);
+        let validity = validity.map_err(|error| self.refusal(&error))?;
         let Bearer { node, region, role } = self.bearer;
         let (region_name, role) = (region_name(region), role.in_certificate());
-        for (name, or) in [
-            (node, ", or set TIDEGATE_NODE__ID to the certificate's name"),
-            (MESH_NAME, ""),
-            (&region_name, ", or set TIDEGATE_NODE__REGION to the certificate's region"),
-            (role, ", or set node.role to the certificate's role"),
+        for (name, is_named, or) in [
+            (node, names_node(first, node), ", or set TIDEGATE_NODE__ID to the certificate's name"),
+            (MESH_NAME, names(first, MESH_NAME), ""),
+            (
+                &region_name,
+                names(first, &region_name),
+                ", or set TIDEGATE_NODE__REGION to the certificate's region",
+            ),
+            (role, names(first, role), ", or set node.role to the certificate's role"),
         ] {
-            if !names(first, name) {
+            if !is_named {
                 let issue = self.command(name != node);
                 return Err(Error::of(
                     self.path,
@@ -79,17 +82,7 @@ impl Subject<'_> {
                 ));
             }
         }
-        // webpki reports the dates of a certificate only where it is not valid, so verify at a time
-        // before every certificate and at one when every certificate has expired.
-        let not_before = match at(Timestamp::EPOCH, KeyUsage::server_auth()) {
-            Err(webpki::Error::CertNotValidYet { not_before, .. }) => timestamp(not_before),
-            _ => Timestamp::EPOCH,
-        };
-        let not_after = match at(Timestamp::NEVER, KeyUsage::server_auth()) {
-            Err(webpki::Error::CertExpired { not_after, .. }) => timestamp(not_after),
-            _ => Timestamp::NEVER,
-        };
-        Ok(Validity { not_before, not_after })
+        Ok(validity)
     }
 
     fn refusal(&self, error: &webpki::Error) -> Error {
@@ -135,8 +128,79 @@ fn verify_at(
     cert.verify_for_usage(algorithms, anchors, intermediates, time, usage, None, None).map(|_| ())
 }
 
-/// Whether the certificate is valid for the DNS name `name`. The hello checks the claimed node id
-/// with it.
+/// Verifies a chain for `usages` at `now`. Returns from when until when all of it is valid.
+pub(super) fn validity(
+    chain: &[CertificateDer<'_>],
+    anchors: &[TrustAnchor<'static>],
+    usages: &[KeyUsage],
+    now: Timestamp,
+) -> Result<Validity, webpki::Error> {
+    let (first, intermediates) = chain.split_first().ok_or(webpki::Error::UnknownIssuer)?;
+    let cert = EndEntityCert::try_from(first)?;
+    let at = |now, usage| verify_at(&cert, anchors, intermediates, now, usage);
+    for usage in usages {
+        at(now, *usage)?;
+    }
+    // webpki reports the dates of a certificate only where it is not valid, so verify at a time
+    // before every certificate and at one when every certificate has expired.
+    let not_before = match at(Timestamp::EPOCH, KeyUsage::server_auth()) {
+        Err(webpki::Error::CertNotValidYet { not_before, .. }) => timestamp(not_before),
+        _ => Timestamp::EPOCH,
+    };
+    let not_after = match at(Timestamp::NEVER, KeyUsage::server_auth()) {
+        Err(webpki::Error::CertExpired { not_after, .. }) => timestamp(not_after),
+        _ => Timestamp::NEVER,
+    };
+    Ok(Validity { not_before, not_after })
+}
+
+/// When a certificate begins; `None` if it cannot be read.
+pub fn begins_at(cert: &CertificateDer<'_>) -> Option<Timestamp> {
+    let cert = EndEntityCert::try_from(cert).ok()?;
+    // webpki checks the dates of the first certificate before it looks for an authority.
+    match verify_at(&cert, &[], &[], Timestamp::EPOCH, KeyUsage::server_auth()) {
+        Err(webpki::Error::CertNotValidYet { not_before, .. }) => Some(timestamp(not_before)),
+        _ => None,
+    }
+}
+
+/// Whether the certificate is that of a node with this id, as an authority or a signer names it.
+pub fn names_node(cert: &CertificateDer<'_>, node: &str) -> bool {
+    names(cert, node) || names(cert, &node_name(node))
+}
+
+/// Whether a certificate, with `others` in between, is one of `authority` for a core with this id.
+///
+/// # Errors
+///
+/// Why it is not.
+pub fn verify_core(
+    cert: &CertificateDer<'_>,
+    others: &[CertificateDer<'_>],
+    authority: &CertificateDer<'_>,
+    node: &str,
+    now: Timestamp,
+) -> Result<(), String> {
+    let anchors = anchors(std::slice::from_ref(authority)).ok_or("the authority is malformed")?;
+    let end = EndEntityCert::try_from(cert).map_err(|error| error.to_string())?;
+    verify_at(&end, &anchors, others, now, KeyUsage::server_auth())
+        .map_err(|error| error.to_string())?;
+    if !names_node(cert, node) {
+        return Err("its certificate has another name".to_owned());
+    }
+    if !names(cert, Role::Core.in_certificate()) {
+        return Err("its certificate is not that of a core".to_owned());
+    }
+    Ok(())
+}
+
+/// Certificates as PEM, in their order.
+pub fn to_pem(certs: &[CertificateDer<'_>]) -> String {
+    let certs: Vec<_> = certs.iter().map(|cert| Pem::new("CERTIFICATE", cert.to_vec())).collect();
+    pem::encode_many_config(&certs, EncodeConfig::new().set_line_ending(LineEnding::LF))
+}
+
+/// Whether the certificate is valid for the DNS name `name`.
 pub fn names(cert: &CertificateDer<'_>, name: &str) -> bool {
     let (Ok(cert), Ok(name)) = (EndEntityCert::try_from(cert), ServerName::try_from(name)) else {
         return false;

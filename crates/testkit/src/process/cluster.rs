@@ -149,6 +149,16 @@ impl Cluster {
         if self.nodes.iter().all(|node| node.id != id) {
             certificates::issue(self.program, &self.dir.path().join("pki"), id, options.region(id));
         }
+        self.add_without_certificate(id, folder, options)
+    }
+
+    /// The same for a node that is to get its certificate in another way.
+    pub fn add_without_certificate(
+        &mut self,
+        id: &str,
+        folder: &str,
+        options: ClusterOptions<'_>,
+    ) -> &mut Node {
         let node = Node::new(self.program, self.dir.path().join(folder), id, &options, &self.http);
         self.write_config(&node, &options);
         self.nodes.push(node);

@@ -1,0 +1,108 @@
+//! Sets of orders that are the same at all nodes in the end.
+//!
+//! An order is announced to every connected node at once, and its result names those that confirmed
+//! it. The others receive it by comparison: each node sends the digest of its set to one peer after
+//! the other, and merges that of a peer which has a different one. A node that has just joined
+//! compares before anything else. Merging is a join, so orders may arrive in any order, and again.
+//!
+//! ```text
+//! order ── Announce ──▶ all peers, edges too    node ── Compare { digest } ──▶ next peer
+//!                                                    ◀── the whole set, if they differ
+//! ```
+//!
+//! Orders are given at cores. An edge receives announcements and compares, and announces nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tidegate_ownership::identity::{Generation, NodeId};
+use tokio_util::sync::CancellationToken;
+
+use crate::mesh::wire::{Call, Reply};
+use crate::mesh::{Mesh, Peer, StreamClass};
+use crate::pki::Role;
+
+/// A set that nodes compare.
+pub(crate) trait Compared: Send + Sync + 'static {
+    /// The first version of the wire format with its calls.
+    const VERSION: u8;
+
+    /// Compares the set with that of the receiver.
+    fn compare(&self) -> Call;
+
+    /// Merges what a peer replied to [`Compared::compare`], if it is another set.
+    fn merge_reply(&self, reply: Reply, mesh: &Mesh);
+}
+
+/// What became of an announcement.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Announced {
+    pub confirmed: Vec<NodeId>,
+    /// Nodes that did not answer within a second. They receive it by comparison.
+    pub missed: Vec<NodeId>,
+}
+
+/// How long a peer may take to confirm an order, or to answer a comparison.
+const DEADLINE: Duration = Duration::from_secs(1);
+/// How often a node looks for new peers.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// How often a core compares with a peer, and an edge, of which there are thousands.
+const CORE_INTERVAL: Duration = Duration::from_secs(1);
+const EDGE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Sends an order of `set` to all connected nodes, and waits for each for a second at most.
+pub(crate) async fn announce<S: Compared>(mesh: &Mesh, order: impl Fn() -> Call) -> Announced {
+    let edges = mesh.edges();
+    let peers: Vec<Arc<Peer>> = mesh.peers().into_iter().chain(edges.iter().cloned()).collect();
+    let confirmed = join_all(peers.iter().map(|peer| {
+        let order = order();
+        async move { matches!(call::<S>(mesh, peer, order).await, Some(Reply::Done)) }
+    }));
+    let mut announced = Announced::default();
+    for (peer, is_confirmed) in peers.iter().zip(confirmed.await) {
+        let list = if is_confirmed { &mut announced.confirmed } else { &mut announced.missed };
+        list.push(peer.id.clone());
+    }
+    announced
+}
+
+/// Compares `set` with peers until `stop`.
+pub(crate) async fn run<S: Compared>(set: Arc<S>, mesh: Arc<Mesh>, stop: CancellationToken) {
+    let interval = if mesh.role == Role::Edge { EDGE_INTERVAL } else { CORE_INTERVAL };
+    let comparing = async {
+        let mut compared: BTreeMap<NodeId, Generation> = BTreeMap::new();
+        let mut looks = tokio::time::interval(LOOK_INTERVAL);
+        let mut round = tokio::time::interval(interval);
+        let mut turn = 0;
+        loop {
+            let is_round = tokio::select! {
+                _ = round.tick() => true,
+                _ = looks.tick() => false,
+            };
+            let mut peers = mesh.peers();
+            peers.retain(|peer| !peer.is_unreachable());
+            compared.retain(|id, generation| {
+                peers.iter().any(|peer| peer.id == *id && peer.generation == *generation)
+            });
+            let new = peers.iter().find(|peer| !compared.contains_key(&peer.id));
+            let in_turn = || peers.get(turn % peers.len().max(1)).filter(|_| is_round);
+            let Some(peer) = new.or_else(in_turn) else { continue };
+            turn = turn.wrapping_add(usize::from(is_round));
+            if let Some(reply) = call::<S>(&mesh, peer, set.compare()).await {
+                set.merge_reply(reply, &mesh);
+                compared.insert(peer.id.clone(), peer.generation);
+            }
+        }
+    };
+    stop.run_until_cancelled(comparing).await;
+}
+
+/// The reply; none if the peer does not know the call, or does not answer in time.
+async fn call<S: Compared>(mesh: &Mesh, peer: &Peer, call: Call) -> Option<Reply> {
+    if peer.version < S::VERSION {
+        return None;
+    }
+    mesh.call_peer(peer, StreamClass::Control, call, DEADLINE).await.ok()
+}

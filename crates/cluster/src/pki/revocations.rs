@@ -1,0 +1,226 @@
+//! Certificates that are refused although they are valid: those of a node that was stolen, say.
+//!
+//! A revocation names a node and a time. Every node refuses certificates of that node that begin
+//! until then, and closes connections that use one; a certificate that begins later is accepted, so
+//! the node may join again under its name. A node that nobody connects to keeps no lease, is
+//! evicted from the cluster map, and its keys move, as after a crash.
+//!
+//! ```text
+//! refused(cert) = ∃ (node, at):  cert names node  ∧  cert begins ≤ at
+//! ```
+//!
+//! *Example*: `n4` is revoked at 10:00. Its certificate of last week is refused from then on; one
+//! that is issued at 10:05 and begins at 10:00:01 is not ([`Revocations::issued_after`]).
+//!
+//! All nodes have the same set: of one node the latest time. How it reaches them:
+//! [`revocations`](crate::revocations). It needs no majority, and what a node knows it keeps on its
+//! disk.
+//!
+//! **Bound.** The latest [`REVOCATIONS_MAX`] are kept; the log says when one is forgotten. Whoever
+//! comes near it replaces the authority instead, which refuses everything that it signed.
+
+use std::collections::BTreeMap;
+use std::hash::Hasher;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use rustls::pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+use siphasher::sip::SipHasher13;
+use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_ownership::identity::NodeId;
+use tokio::sync::watch;
+
+use super::verify::{begins_at, names_node};
+
+/// Most revoked nodes.
+pub const REVOCATIONS_MAX: usize = 1_024;
+
+/// Certificates of `node` that begin until `at` are refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revocation {
+    pub node: NodeId,
+    pub at: Timestamp,
+}
+
+/// The revocations that this node knows.
+#[derive(Debug, Default)]
+pub struct Revocations {
+    /// Changed under this lock alone.
+    changing: Mutex<()>,
+    known: ArcSwap<Set>,
+    /// Counts the changes.
+    changes: watch::Sender<u64>,
+}
+
+type Set = BTreeMap<NodeId, Timestamp>;
+
+impl Revocations {
+    /// The revoked node that `certificate` is for. A certificate that cannot be read is refused for
+    /// any node that is revoked.
+    pub fn refuse(&self, certificate: &CertificateDer<'_>) -> Option<NodeId> {
+        let known = self.known.load();
+        if known.is_empty() {
+            return None;
+        }
+        let begins = begins_at(certificate).unwrap_or(Timestamp::EPOCH);
+        let mut until = known.iter().filter(|(_, at)| begins <= **at);
+        until.find(|(node, _)| names_node(certificate, node.as_str())).map(|(node, _)| node.clone())
+    }
+
+    /// Revokes the certificates that a node has at `now`, at this node. To be announced
+    /// ([`announce`](crate::revocations::announce)).
+    pub fn revoke(&self, node: NodeId, now: Timestamp) -> Revocation {
+        let revocation = Revocation { node, at: now };
+        self.merge([revocation.clone()], now);
+        revocation
+    }
+
+    /// When a certificate of this node has to begin at the earliest to be accepted.
+    pub fn issued_after(&self, node: &str) -> Option<Timestamp> {
+        let known = self.known.load();
+        let at = known.iter().find(|(revoked, _)| revoked.as_str() == node)?.1;
+        // Certificates count in seconds.
+        Some(Timestamp::from_secs(at.as_secs() + 1))
+    }
+
+    /// In the order of the nodes' names.
+    pub fn all(&self) -> Vec<Revocation> {
+        let known = self.known.load();
+        known.iter().map(|(node, at)| Revocation { node: node.clone(), at: *at }).collect()
+    }
+
+    /// Changes with every change of the set.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Merges those that were kept on the disk, or are another node's. False if one of them is of
+    /// the future, and was left out.
+    pub fn merge(&self, entries: impl IntoIterator<Item = Revocation>, now: Timestamp) -> bool {
+        let _changing = self.changing.lock();
+        let mut known = Set::clone(&self.known.load());
+        // One of the far future would refuse every later certificate of the node.
+        let latest = now.plus(AHEAD_MAX);
+        let (mut all, mut is_changed) = (true, false);
+        for Revocation { node, at } in entries {
+            if at > latest {
+                all = false;
+                continue;
+            }
+            let entry = known.entry(node).or_default();
+            is_changed |= *entry < at;
+            *entry = at.max(*entry);
+        }
+        while known.len() > REVOCATIONS_MAX {
+            let Some((node, _)) = known.iter().min_by_key(|(node, at)| (**at, *node)) else {
+                break;
+            };
+            let node = node.clone();
+            known.remove(&node);
+            tracing::error!(
+                %node, most = REVOCATIONS_MAX,
+                "forgot the earliest revocation, because there are too many: a certificate of this \
+                 node is accepted again; replace the authority (docs/operations.md)"
+            );
+        }
+        if is_changed {
+            self.known.store(Arc::new(known));
+            self.changes.send_modify(|changes| *changes += 1);
+        }
+        all
+    }
+
+    /// Equal for equal sets.
+    pub fn digest(&self) -> u64 {
+        let mut sip = SipHasher13::new();
+        for (node, at) in &**self.known.load() {
+            // A node id is no longer than a label and has no byte 0.
+            sip.write(node.as_str().as_bytes());
+            sip.write(&[0]);
+            sip.write(&at.as_nanos().to_le_bytes());
+        }
+        sip.finish()
+    }
+}
+
+/// How far ahead of this node's clock another one's may be: these are wall clocks, which nothing
+/// corrects.
+const AHEAD_MAX: Span = Span::from_secs(3_600);
+
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::pem::PemObject;
+
+    use super::super::{Authority, Bearer, Validity};
+    use super::*;
+
+    /// When all of these are merged.
+    const NOW: Timestamp = Timestamp::from_secs(10_000);
+
+    fn revoked(node: &str, at: u64) -> Revocation {
+        Revocation { node: NodeId::new(node).expect("an id"), at: Timestamp::from_secs(at) }
+    }
+
+    fn certificate(node: &str, not_before: u64) -> CertificateDer<'static> {
+        let validity = Validity {
+            not_before: Timestamp::from_secs(not_before),
+            not_after: Timestamp::from_secs(not_before + 100),
+        };
+        let authority = Authority::generate(validity).expect("an authority");
+        let issued = authority.issue(Bearer::core(node, "eu"), validity).expect("a certificate");
+        CertificateDer::from_pem_slice(issued.cert_pem.as_bytes()).expect("pem")
+    }
+
+    #[test]
+    fn certificates_of_a_revoked_node_that_began_until_then_are_refused() {
+        let revocations = Revocations::default();
+        let refused = |node, begins| revocations.refuse(&certificate(node, begins)).is_some();
+        assert!(!refused("n4", 100));
+        revocations.merge([revoked("n4", 100)], NOW);
+        for (node, begins, is_refused) in
+            [("n4", 99, true), ("n4", 100, true), ("n4", 101, false), ("n5", 99, false)]
+        {
+            assert_eq!(refused(node, begins), is_refused, "{node} {begins}");
+        }
+        assert_eq!(revocations.issued_after("n4"), Some(Timestamp::from_secs(101)));
+        assert_eq!(revocations.issued_after("n5"), None);
+        let garbage = CertificateDer::from(vec![0; 40]);
+        assert_eq!(revocations.refuse(&garbage), None, "it names nobody");
+    }
+
+    #[test]
+    fn nodes_that_merged_the_same_in_any_order_have_the_same() {
+        let entries = [revoked("n1", 5), revoked("n2", 7), revoked("n1", 3), revoked("n1", 6)];
+        let merged = |order: [usize; 4]| {
+            let revocations = Revocations::default();
+            for at in order {
+                revocations.merge([entries[at].clone()], NOW);
+            }
+            (revocations.all(), revocations.digest())
+        };
+        let first = merged([0, 1, 2, 3]);
+        assert_eq!(first.0, [revoked("n1", 6), revoked("n2", 7)]);
+        for order in [[3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]] {
+            assert_eq!(merged(order), first);
+        }
+    }
+
+    #[test]
+    fn one_of_the_far_future_is_left_out() {
+        let revocations = Revocations::default();
+        assert!(!revocations.merge([revoked("n1", 1_000_000), revoked("n2", 5)], NOW));
+        assert_eq!(revocations.all(), [revoked("n2", 5)]);
+    }
+
+    #[test]
+    fn at_the_bound_the_latest_are_kept() {
+        let revocations = Revocations::default();
+        let entry = |number: usize| revoked(&format!("n{number}"), number as u64);
+        revocations.merge((1..=REVOCATIONS_MAX + 3).map(entry), NOW);
+        let all = revocations.all();
+        assert_eq!(all.len(), REVOCATIONS_MAX);
+        assert!((1..=3).all(|number| !all.contains(&entry(number))));
+    }
+}

@@ -1,0 +1,180 @@
+//! Signs certificates: for a new node that shows a token, and for a peer that renews its own.
+//!
+//! The signer's files are read for each certificate, so a signer that is replaced is in use at
+//! once.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use ring::digest::{SHA256, digest};
+use tidegate_cluster::environment::{Clock, Entropy};
+use tidegate_cluster::mesh::Mesh;
+use tidegate_cluster::pki::{
+    self, BACKDATED, Bearer, JoinToken, SignError, Signer, TOKEN_SECRET_BYTES, Validity,
+};
+use tidegate_limiter::units::{Span, Timestamp};
+
+use super::tokens::{Digest, Refused as TokenRefused, TOKENS_MAX, Tokens};
+use super::{Enrolled, JoinRequest};
+use crate::admin::key::AUDIT;
+use crate::config::{Join, UserError};
+
+/// What signs at a node with `join.signer_cert`.
+#[derive(Debug)]
+pub struct Issuer {
+    cert: PathBuf,
+    key: PathBuf,
+    valid_for: Span,
+    mesh: Arc<Mesh>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    tokens: Mutex<Tokens>,
+}
+
+/// Why no certificate is signed, or no token made.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// It is the fault of the one who asks.
+    #[error("{0}")]
+    Asker(String),
+    /// This node cannot sign.
+    #[error("{0}")]
+    Here(String),
+}
+
+impl Issuer {
+    /// Of a node whose configuration names a signer; `None` otherwise.
+    ///
+    /// # Errors
+    ///
+    /// The signer cannot be used, or its authority is not that of this node's own certificate.
+    pub fn of(
+        config: &Join,
+        mesh: &Arc<Mesh>,
+        clock: &Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Result<Option<Self>, UserError> {
+        let (Some(cert), Some(key)) = (&config.signer_cert, &config.signer_key) else {
+            return Ok(None);
+        };
+        let issuer = Self {
+            cert: cert.clone(),
+            key: key.clone(),
+            valid_for: config.valid_for,
+            mesh: mesh.clone(),
+            clock: clock.clone(),
+            entropy,
+            tokens: Mutex::default(),
+        };
+        issuer.signer().map_err(|error| {
+            let fix = "or remove join.signer_cert and join.signer_key from this node";
+            UserError::new(format!("join.signer_cert: {error}"), fix)
+        })?;
+        Ok(Some(issuer))
+    }
+
+    /// Makes a token for one node, good for `ttl`.
+    ///
+    /// # Errors
+    ///
+    /// The signer may not sign for that node, there are too many tokens, or the system has no
+    /// randomness.
+    pub fn make_token(
+        &self,
+        bearer: Bearer<'_>,
+        ttl: Span,
+    ) -> Result<(JoinToken, Timestamp), Refused> {
+        // A token that cannot be used is found out here, and not on the new machine.
+        let trial = pki::NewKey::generate().and_then(|key| key.request());
+        let trial = trial.map_err(|error| Refused::Here(error.to_string()))?;
+        self.sign(&trial, bearer)?;
+        let mut secret = [0; TOKEN_SECRET_BYTES];
+        self.entropy.fill(&mut secret).map_err(|error| Refused::Here(error.to_string()))?;
+        let now = self.clock.system();
+        let until = now.plus(ttl);
+        if !self.tokens.lock().add(sha256(&secret), bearer, until, now) {
+            return Err(Refused::Here(format!(
+                "{TOKENS_MAX} tokens wait to be used; wait until some have expired"
+            )));
+        }
+        let identity = self.mesh.identity();
+        let authority = identity.authority(now).ok_or_else(|| {
+            Refused::Here("no authority in tls.ca vouches for this node now".to_owned())
+        })?;
+        let token = JoinToken { pin: pki::pin(authority), secret, signer: identity.node.clone() };
+        Ok((token, until))
+    }
+
+    /// Signs for a new node.
+    ///
+    /// # Errors
+    ///
+    /// The token is none of this node's, was used or has expired; the request is none; or the
+    /// signer cannot sign.
+    pub fn enrol(&self, join: &JoinRequest) -> Result<Enrolled, Refused> {
+        let asker = |error: &dyn std::fmt::Display| Refused::Asker(error.to_string());
+        let token: JoinToken = join.token.parse().map_err(|error| asker(&error))?;
+        let request = pki::request_from_pem(&join.request).map_err(|error| asker(&error))?;
+        let (secret, of_request) = (sha256(&token.secret), sha256(&request));
+        let mut tokens = self.tokens.lock();
+        let bearer = tokens.check(&secret, &of_request, self.clock.system());
+        let bearer = bearer.map_err(|refused: TokenRefused| asker(&refused))?;
+        let certificate = self.sign(&request, bearer)?;
+        let identity = self.mesh.identity();
+        let secrets = std::iter::once(&identity.secret).chain(&identity.other_secrets);
+        let enrolled = Enrolled {
+            node: bearer.node.to_owned(),
+            region: bearer.region.to_owned(),
+            role: bearer.role.name().to_owned(),
+            certificate,
+            authorities: pki::to_pem(&identity.authorities),
+            secret: secrets.map(pki::secret_line).collect(),
+        };
+        tokens.used(&secret, of_request);
+        Ok(enrolled)
+    }
+
+    /// Signs another certificate for a node; empty if it cannot, for the reason in the log.
+    pub fn renew(&self, bearer: Bearer<'_>, request: &[u8]) -> Vec<u8> {
+        let node = bearer.node;
+        match self.sign(request, bearer) {
+            Ok(certificate) => {
+                tracing::info!(target: AUDIT, node, "renewed the certificate of a node");
+                certificate.into_bytes()
+            }
+            Err(error) => {
+                tracing::warn!(target: AUDIT, node, %error, "did not renew the certificate of a node");
+                Vec::new()
+            }
+        }
+    }
+
+    /// The certificate and those up to the authority, as PEM.
+    fn sign(&self, request: &[u8], bearer: Bearer<'_>) -> Result<String, Refused> {
+        let signer = self.signer().map_err(|error| Refused::Here(error.to_string()))?;
+        let now = self.clock.system();
+        // It must begin after a revocation of the node, which would refuse it.
+        let revoked = self.mesh.revocations.issued_after(bearer.node).unwrap_or_default();
+        let validity = Validity {
+            not_before: now.minus(BACKDATED).max(revoked),
+            not_after: now.plus(self.valid_for),
+        };
+        let signed = signer.sign(request, bearer, validity, now.max(validity.not_before));
+        signed.map(|chain| pki::to_pem(&chain)).map_err(|error| match error {
+            SignError::Request(_) => Refused::Asker(error.to_string()),
+            SignError::Refused(_) => Refused::Here(error.to_string()),
+        })
+    }
+
+    fn signer(&self) -> Result<Signer, pki::Error> {
+        let authorities = &self.mesh.identity().authorities;
+        Signer::load(&self.cert, &self.key, authorities, self.clock.system())
+    }
+}
+
+fn sha256(bytes: &[u8]) -> Digest {
+    let mut sum = [0; 32];
+    sum.copy_from_slice(digest(&SHA256, bytes).as_ref());
+    sum
+}

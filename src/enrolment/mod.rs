@@ -1,0 +1,64 @@
+//! How a node gets its certificate without anybody copying a private key: by a token, once, and
+//! from its peers before it expires.
+//!
+//! ```text
+//! operator ── ca token ───────────▶ signing node   a token: pin of the authority, secret, signer
+//!
+//! new node ── TLS, the pin ───────▶ signing node   is it the token's signer, of this cluster?
+//!          ── token, request ─────▶                is the token good? then it signs
+//!          ◀── certificate, ca.pem, cluster.secret
+//!
+//! node     ── mesh: request ──────▶ signing node   in the last third of its certificate's time
+//!          ◀── certificate
+//! ```
+//!
+//! The private key is made on the node and stays there. What signs is a
+//! [`Signer`](tidegate_cluster::pki::Signer), never the authority. A token is for one name, region
+//! and role; it works once, and not after its time.
+//!
+//! | module | content |
+//! |---|---|
+//! | `tokens` | which tokens are good, and for whom; pure |
+//! | `issuer` | checks a token or a peer, and signs |
+//! | `server` | the listener of `[join]` |
+//! | [`client`] | `tidegate join` |
+//! | [`renewal`] | the task that renews this node's certificate |
+//! | [`revocation_file`] | revocations on the disk |
+
+pub mod client;
+mod issuer;
+pub mod renewal;
+pub mod revocation_file;
+mod server;
+mod tokens;
+
+pub use issuer::Issuer;
+pub use server::{listener_tls, router};
+
+use serde::{Deserialize, Serialize};
+
+/// The path at which a signing node answers.
+pub const JOIN_PATH: &str = "/join";
+
+/// What a new node sends.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JoinRequest {
+    /// As `tidegate ca token` printed it.
+    pub token: String,
+    /// A signing request (PKCS #10, PEM).
+    pub request: String,
+}
+
+/// What a new node gets.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Enrolled {
+    pub node: String,
+    pub region: String,
+    pub role: String,
+    /// The node's certificate and those up to the authority (PEM).
+    pub certificate: String,
+    /// The authorities of the cluster (PEM): `tls.ca`.
+    pub authorities: String,
+    /// The secrets under which keys are hashed, one a line: `tls.secret`.
+    pub secret: String,
+}

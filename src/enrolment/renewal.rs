@@ -1,0 +1,123 @@
+//! Renews this node's certificate before it expires, without an operator and without a restart.
+//!
+//! A certificate that a signer signed is renewed in the last third of its time: with a new key, by
+//! a peer that has a signer, or by this node's own. Both files are replaced, and
+//! [`certificates`](crate::reload::certificates) puts them in use. One that `tidegate ca issue`
+//! made is renewed by whoever made it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_cluster::environment::Clock;
+use tidegate_cluster::mesh::codec::REVOCATIONS;
+use tidegate_cluster::mesh::wire::{Call, Reply};
+use tidegate_cluster::mesh::{Mesh, StreamClass};
+use tidegate_cluster::pki::{Identity, Issued, IssuedFiles, NewKey, Overwrite, Tls};
+use tidegate_limiter::units::{Span, Timestamp};
+use tokio_util::sync::CancellationToken;
+
+use super::Issuer;
+
+/// How long a peer may take to sign.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// The longest and the shortest time between two looks at the certificate.
+const LOOK_MAX: Span = Span::from_secs(3_600);
+const LOOK_MIN: Span = Span::from_secs(1);
+/// Attempts in the time that is left once a renewal is due.
+const ATTEMPTS: u64 = 20;
+
+/// The task that renews the certificate.
+#[derive(Debug)]
+pub struct Renewal {
+    pub tls: Tls,
+    pub mesh: Arc<Mesh>,
+    pub clock: Arc<dyn Clock>,
+    /// Of this node, if it signs.
+    pub issuer: Option<Arc<Issuer>>,
+}
+
+impl Renewal {
+    /// Renews the certificate again and again until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
+        loop {
+            let (identity, now) = (self.mesh.identity(), self.clock.system());
+            let look = until_look(&identity, now).to_std();
+            if stop.run_until_cancelled(tokio::time::sleep(look)).await.is_none() {
+                return;
+            }
+            let (identity, now) = (self.mesh.identity(), self.clock.system());
+            if !identity.is_of_signer() || !identity.validity.is_renewal_due(now) {
+                continue;
+            }
+            match stop.run_until_cancelled(self.renew(&identity, now)).await {
+                None => return,
+                Some(Ok(signed_by)) => {
+                    tracing::info!(%signed_by, "renewed this node's certificate");
+                }
+                Some(Err(error)) => tracing::warn!(
+                    %error,
+                    "failed to renew this node's certificate; trying again until it expires"
+                ),
+            }
+        }
+    }
+
+    /// Returns who signed.
+    async fn renew(&self, identity: &Identity, now: Timestamp) -> Result<String, String> {
+        let (Some(cert), Some(key)) = (self.tls.cert.clone(), self.tls.key.clone()) else {
+            return Err("tls.cert or tls.key is not set".to_owned());
+        };
+        let new_key = NewKey::generate().map_err(|error| error.to_string())?;
+        let request = new_key.request().map_err(|error| error.to_string())?;
+        let (signed_by, cert_pem) = self.signed(identity, request).await?;
+        identity.accept_renewed(&cert_pem, now).map_err(|error| error.to_string())?;
+        let issued = Issued { cert_pem, key_pem: new_key.to_pem() };
+        let files = IssuedFiles { cert, key };
+        let write = move || files.write(&issued, Overwrite::Renew);
+        let written = tokio::task::spawn_blocking(write).await;
+        written.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        Ok(signed_by)
+    }
+
+    async fn signed(
+        &self,
+        identity: &Identity,
+        request: Vec<u8>,
+    ) -> Result<(String, String), String> {
+        if let Some(issuer) = self.issuer.clone() {
+            let (own, node) = (identity.clone(), identity.node.clone());
+            let sign = move || issuer.renew(own.bearer(), &request);
+            let signed = tokio::task::spawn_blocking(sign).await.unwrap_or_default();
+            return text(signed)
+                .map(|cert| (node, cert))
+                .ok_or_else(|| "this node's own signer did not sign; the log says why".to_owned());
+        }
+        for peer in self.mesh.peers() {
+            if peer.version < REVOCATIONS {
+                continue;
+            }
+            let call = Call::Certificate(request.clone());
+            let reply = self.mesh.call_peer(&peer, StreamClass::Control, call, DEADLINE).await;
+            if let Ok(Reply::Certificate(signed)) = reply
+                && let Some(cert) = text(signed)
+            {
+                return Ok((peer.id.to_string(), cert));
+            }
+        }
+        Err("no connected node has signed it: join.signer_cert is set at none, or its log says why"
+            .to_owned())
+    }
+}
+
+fn text(signed: Vec<u8>) -> Option<String> {
+    String::from_utf8(signed).ok().filter(|cert| !cert.is_empty())
+}
+
+/// Until the next look: when the renewal is due; then often enough for some attempts.
+fn until_look(identity: &Identity, now: Timestamp) -> Span {
+    let validity = identity.validity;
+    let until_due = validity.renewal_due_at().since(now);
+    let left = validity.not_after.since(now).as_nanos() / ATTEMPTS;
+    let look = if validity.is_renewal_due(now) { Span::from_nanos(left) } else { until_due };
+    look.clamp(LOOK_MIN, LOOK_MAX)
+}

@@ -1,0 +1,133 @@
+//! The tokens that a node has made: each is for one node, works once, and for a limited time.
+//!
+//! They are kept in memory alone: a restart voids them, and the operator makes another. Of the
+//! secret only its SHA-256 is kept.
+//!
+//! A token that was used answers the same signing request again, so that a node whose answer was
+//! lost may repeat it: it has no other key, and gets no other certificate by that.
+//!
+//! **Bound.** [`TOKENS_MAX`]; those whose time is over make room. At the bound no token is made.
+
+use std::collections::HashMap;
+
+use tidegate_cluster::pki::{Bearer, Role};
+use tidegate_limiter::units::Timestamp;
+
+/// Most tokens at a time.
+pub(super) const TOKENS_MAX: usize = 1_024;
+
+pub(super) type Digest = [u8; 32];
+
+#[derive(Debug, Default)]
+pub(super) struct Tokens(HashMap<Digest, Token>);
+
+#[derive(Clone, Debug)]
+struct Token {
+    node: String,
+    region: String,
+    role: Role,
+    until: Timestamp,
+    /// The SHA-256 of the signing request that it was used for.
+    used_for: Option<Digest>,
+}
+
+/// Why a token is not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refused {
+    #[error(
+        "this node has not made the token, or was restarted since; make one with `tidegate ca token`"
+    )]
+    Unknown,
+    #[error("the token has expired; make another with `tidegate ca token`")]
+    Expired,
+    #[error("the token was used already; make another with `tidegate ca token`")]
+    Used,
+}
+
+impl Tokens {
+    /// Adds a token whose secret has this digest. False at the bound.
+    pub(super) fn add(
+        &mut self,
+        secret: Digest,
+        bearer: Bearer<'_>,
+        until: Timestamp,
+        now: Timestamp,
+    ) -> bool {
+        if self.0.len() >= TOKENS_MAX {
+            self.0.retain(|_, token| token.until > now);
+        }
+        if self.0.len() >= TOKENS_MAX {
+            return false;
+        }
+        let Bearer { node, region, role } = bearer;
+        let (node, region) = (node.to_owned(), region.to_owned());
+        self.0.insert(secret, Token { node, region, role, until, used_for: None });
+        true
+    }
+
+    /// For whom the token is, if it is good for this signing request at `now`.
+    pub(super) fn check(
+        &self,
+        secret: &Digest,
+        request: &Digest,
+        now: Timestamp,
+    ) -> Result<Bearer<'_>, Refused> {
+        let token = self.0.get(secret).ok_or(Refused::Unknown)?;
+        if token.used_for.is_some_and(|used_for| used_for != *request) {
+            return Err(Refused::Used);
+        }
+        if token.until <= now {
+            return Err(Refused::Expired);
+        }
+        Ok(Bearer { node: &token.node, region: &token.region, role: token.role })
+    }
+
+    /// The token is good for this signing request alone from now on.
+    pub(super) fn used(&mut self, secret: &Digest, request: Digest) {
+        if let Some(token) = self.0.get_mut(secret) {
+            token.used_for = Some(request);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(secs: u64) -> Timestamp {
+        Timestamp::from_secs(secs)
+    }
+
+    #[test]
+    fn a_token_works_once_for_its_node_and_not_after_its_time() {
+        let mut tokens = Tokens::default();
+        let bearer = Bearer::core("n4", "eu");
+        assert!(tokens.add([1; 32], bearer, at(100), at(0)));
+        assert_eq!(tokens.check(&[2; 32], &[7; 32], at(0)), Err(Refused::Unknown));
+        assert_eq!(tokens.check(&[1; 32], &[7; 32], at(99)), Ok(bearer));
+        assert_eq!(tokens.check(&[1; 32], &[8; 32], at(100)), Err(Refused::Expired));
+        tokens.used(&[1; 32], [7; 32]);
+        assert_eq!(tokens.check(&[1; 32], &[8; 32], at(99)), Err(Refused::Used));
+        // The answer was lost.
+        assert_eq!(tokens.check(&[1; 32], &[7; 32], at(99)), Ok(bearer));
+        assert_eq!(tokens.check(&[1; 32], &[7; 32], at(100)), Err(Refused::Expired));
+    }
+
+    #[test]
+    fn at_the_bound_tokens_whose_time_is_over_make_room() {
+        let mut tokens = Tokens::default();
+        let bearer = Bearer::core("n4", "eu");
+        let digest = |number: usize| {
+            let mut digest = [0; 32];
+            digest[..8].copy_from_slice(&number.to_le_bytes());
+            digest
+        };
+        for number in 0..TOKENS_MAX {
+            let until = if number == 0 { at(10) } else { at(100) };
+            assert!(tokens.add(digest(number), bearer, until, at(0)));
+        }
+        assert!(!tokens.add(digest(TOKENS_MAX), bearer, at(100), at(9)));
+        assert!(tokens.add(digest(TOKENS_MAX), bearer, at(100), at(10)));
+        assert!(!tokens.add(digest(TOKENS_MAX + 1), bearer, at(100), at(10)));
+    }
+}

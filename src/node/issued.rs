@@ -1,0 +1,78 @@
+//! Who may join, and whose certificate is refused, for `tidegate ca token` and `tidegate ca
+//! revoke`.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tidegate_cluster::Announced;
+use tidegate_cluster::pki::Bearer;
+use tidegate_cluster::revocations;
+use tidegate_ownership::identity::NodeId;
+
+use super::inspect::View;
+use crate::admin::Refusal;
+use crate::admin::certificates::{
+    Certificates, RevokedNode, RevokedReport, TokenOrder, TokenReport,
+};
+use crate::admin::key::AUDIT;
+
+impl Certificates for View {
+    fn make_token(&self, order: TokenOrder) -> BoxFuture<'_, Result<TokenReport, Refusal>> {
+        async move {
+            let issuer = self.core.issuer.clone().ok_or_else(|| {
+                let text = "this node signs no certificates: join.signer_cert is not set";
+                Refusal::Conflict(text.to_owned())
+            })?;
+            let region = order.region.unwrap_or_else(|| self.config.node.region.clone());
+            let (node, role, ttl) = (order.node, order.role, order.ttl);
+            let (of_node, of_region) = (node.clone(), region.clone());
+            // It reads two files.
+            let made = tokio::task::spawn_blocking(move || {
+                issuer.make_token(Bearer { node: &of_node, region: &of_region, role }, ttl)
+            });
+            let made = made.await.map_err(|error| Refusal::Conflict(error.to_string()))?;
+            let (token, _) = made.map_err(|error| Refusal::Conflict(error.to_string()))?;
+            let (name, role) = (&*node, role.name());
+            tracing::info!(target: AUDIT, node = name, %region, role, %ttl, "made a token to join");
+            let (token, role) = (token.to_string(), role.to_owned());
+            Ok(TokenReport { token, node, region, role, expires_in_s: ttl.as_secs_ceil() })
+        }
+        .boxed()
+    }
+
+    fn revoke(&self, node: String) -> BoxFuture<'_, Result<RevokedReport, Refusal>> {
+        async move {
+            let conflict = |text: &str| Err(Refusal::Conflict(text.to_owned()));
+            let Some(mesh) = self.core.mesh() else {
+                return conflict("this is a standalone node, which trusts no certificates");
+            };
+            if self.core.edge.is_some() {
+                return conflict("this is an edge, which gives no orders; ask a core");
+            }
+            let id = NodeId::new(&node).map_err(|error| {
+                Refusal::Unknown(format!("{node:?} is not the id of a node: {error}"))
+            })?;
+            if id == *self.core.incarnation.node() {
+                return conflict("this is the node that you ask; ask another to revoke it");
+            }
+            let revocation = mesh.revocations.revoke(id, self.core.clock.system());
+            let Announced { confirmed, missed } = revocations::announce(&revocation, mesh).await;
+            let names = |nodes: Vec<NodeId>| nodes.iter().map(ToString::to_string).collect();
+            let report =
+                RevokedReport { revoked: node, confirmed: names(confirmed), missed: names(missed) };
+            tracing::info!(
+                target: AUDIT, node = %report.revoked, confirmed = report.confirmed.len(),
+                missed = ?report.missed, "revoked the certificates of a node"
+            );
+            Ok(report)
+        }
+        .boxed()
+    }
+
+    fn revoked(&self) -> Vec<RevokedNode> {
+        let all = self.core.mesh().map(|mesh| mesh.revocations.all()).unwrap_or_default();
+        let revoked = all.into_iter();
+        revoked
+            .map(|revoked| RevokedNode { node: revoked.node.to_string(), at: revoked.at.as_secs() })
+            .collect()
+    }
+}

@@ -1,0 +1,233 @@
+//! A node gets its certificate with a token, renews it by itself, and is shut out when it is
+//! revoked: `tidegate ca signer`, `ca token`, `join`, `ca revoke`.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use serde_json::Value;
+use tidegate_cluster::pki::JoinToken;
+use tidegate_testkit::http_client::{Http, check_body};
+use tidegate_testkit::ports;
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
+use tidegate_testkit::wait::until;
+use tokio::time::Instant;
+
+use crate::TIDEGATE;
+
+const OPTIONS: ClusterOptions<'_> = ClusterOptions {
+    nodes: THREE,
+    rules: "
+domain: d
+descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 10, on_unavailable: deny, durability: replicated}}
+",
+    config: "",
+    sets: &["cluster.deadline=1s"],
+    has_disks: true,
+    regions: &[],
+};
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_works_once_and_the_certificate_is_renewed_without_a_restart() {
+    // Its last third has begun when it is issued.
+    let (mut cluster, peer) = signing(&["join.valid_for=1m"]).await;
+    let first = &cluster.nodes[0];
+    let token = token(first, &["--node", "n4"]);
+    let folder = |name: &str| cluster.dir.path().join(name);
+    let elsewhere = JoinToken { pin: [7; 32], ..token.parse().unwrap() }.to_string();
+    let unknown = JoinToken { secret: [7; 16], ..token.parse().unwrap() }.to_string();
+    let other = JoinToken { signer: "n2".to_owned(), ..token.parse().unwrap() }.to_string();
+    for (token, problem) in [
+        (&*elsewhere, "not of the cluster that the token is for"),
+        (&*unknown, "has not made the token"),
+        (&*other, "it is not node n2, which made the token"),
+        ("tgjoin1_AAAA", "not a token"),
+    ] {
+        refused(join(&peer, token, &folder("refused")), problem);
+    }
+    // A node without a signer makes none, and nobody makes one for a name that is none.
+    let order = |node: &Node, name: &str| ca(node, &["token", "--node", name]);
+    refused(order(&cluster.nodes[1], "n4"), "this node signs no certificates");
+    refused(order(first, "n_4"), "is not a node id");
+
+    let pki = folder("joined");
+    succeeded(&join(&peer, &token, &pki));
+    refused(join(&peer, &token, &pki), "this node has joined already");
+    refused(join(&peer, &token, &folder("again")), "the token was used already");
+    let if_needed =
+        tidegate(&["join", "--if-needed", "--peer", &peer, "--token", &token, "--dir"], &pki);
+    succeeded(&if_needed);
+    let (key, certificate) = (read(&pki, "node.key"), read(&pki, "node.pem"));
+    // It is for n4 alone.
+    let node = with_files(&mut cluster, "n5", &pki);
+    node.start();
+    assert_eq!(node.exit_code(PATIENCE).await, Some(2));
+    assert!(node.log().contains("does not carry the name n5"), "{}", node.log());
+    cluster.nodes.pop();
+
+    with_files(&mut cluster, "n4", &pki).start();
+    cluster.one_view().await;
+    let node = &cluster.nodes[3];
+    node.logged("renewed this node's certificate signed_by=n1", 1).await;
+    node.logged("reloaded the files of [tls]", 1).await;
+    assert_ne!(read(&pki, "node.key"), key, "with a new key");
+    assert_ne!(read(&pki, "node.pem"), certificate);
+    cluster.one_view().await;
+    let log = cluster.nodes[0].log();
+    for line in ["made a token to join", "a node joined with a token", "renewed the certificate"] {
+        assert!(log.contains(line), "{line}: {log}");
+    }
+    let secret = token.parse::<JoinToken>().unwrap().secret;
+    assert!(!log.contains(&token) && !log.contains(&hex(&secret)), "the token is in the log");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revoked_node_is_refused_by_all_and_its_keys_move() {
+    let (mut cluster, peer) = signing(&[]).await;
+    let pki = cluster.dir.path().join("joined");
+    succeeded(&join(&peer, &token(&cluster.nodes[0], &["--node", "n4"]), &pki));
+    with_files(&mut cluster, "n4", &pki).start();
+    cluster.one_view().await;
+    let client = Http::new();
+    let user = key_of(&cluster.nodes[0], "n4").await;
+    for _ in 0..7 {
+        assert!(passes(&client, &cluster.nodes[1], &user).await);
+    }
+
+    refused(ca(&cluster.nodes[1], &["revoke", "--node", "n2"]), "ask another to revoke it");
+    let began = Instant::now();
+    let revoked = succeeded(&ca(&cluster.nodes[1], &["revoke", "--node", "n4", "--json"]));
+    let revoked: Value = serde_json::from_str(&revoked).unwrap();
+    assert_eq!(revoked["revoked"], "n4");
+    for node in &cluster.nodes[..3] {
+        let closed = async || match node.metric("tidegate_mesh_untrusted_total").await {
+            0 => Err(format!("{} is connected to it", node.id)),
+            _ => Ok(()),
+        };
+        until("all have closed their connection with it", PATIENCE, closed).await;
+    }
+    println!("all nodes had closed their connections after {:?}", began.elapsed());
+    let moved = async || match cluster.nodes[0].owner("d", "user", &user).await {
+        owner if owner == "n4" => Err("n4 owns it".to_owned()),
+        _ => Ok(()),
+    };
+    until("its keys move", PATIENCE, moved).await;
+    println!("its keys had moved after {:?}", began.elapsed());
+    let mut admitted = 0;
+    for turn in 0..12 {
+        let node = &cluster.nodes[turn % 3];
+        admitted += usize::from(passes(&client, node, &user).await);
+    }
+    assert_eq!(admitted, 3, "seven of ten were used");
+
+    // A thief starts it again, and nobody else: the nodes know it from their disks.
+    for node in &mut cluster.nodes {
+        node.kill();
+    }
+    for node in &mut cluster.nodes {
+        node.start();
+    }
+    let thief = &cluster.nodes[3];
+    thief.logged("the certificate of node n4 is revoked", 1).await;
+    for node in &mut cluster.nodes[..3] {
+        node.is_serving().await;
+        assert_eq!(succeeded(&ca(node, &["revoked"])).split_whitespace().next(), Some("n4"));
+    }
+
+    // A new token, and the name is good again.
+    let mut stolen = cluster.nodes.pop().unwrap();
+    stolen.kill();
+    let again = cluster.dir.path().join("again");
+    succeeded(&join(&peer, &token(&cluster.nodes[0], &["--node", "n4"]), &again));
+    with_files(&mut cluster, "n4", &again).start();
+    cluster.one_view().await;
+}
+
+/// Three nodes, of which the first signs, and the address at which it does.
+async fn signing(sets: &[&str]) -> (Cluster, String) {
+    let mut cluster = Cluster::start(TIDEGATE, OPTIONS).await;
+    let pki = cluster.dir.path().join("pki");
+    succeeded(&tidegate(&["ca", "signer", "--dir"], &pki));
+    // The authority's key is not needed any more.
+    fs::remove_file(pki.join("ca.key")).unwrap();
+    let listen = ports::free();
+    let node = &mut cluster.nodes[0];
+    node.set(&format!("join.listen={listen}"));
+    node.set(&format!("join.signer_cert={}", pki.join("signer.pem").display()));
+    node.set(&format!("join.signer_key={}", pki.join("signer.key").display()));
+    for set in sets {
+        node.set(set);
+    }
+    node.kill();
+    node.start();
+    cluster.one_view().await;
+    (cluster, listen.to_string())
+}
+
+/// A further node with the files that `tidegate join` wrote into `pki`. It does not run yet.
+fn with_files<'c>(cluster: &'c mut Cluster, id: &str, pki: &Path) -> &'c mut Node {
+    let folder = format!("{id}-{}", pki.file_name().unwrap().display());
+    let node = cluster.add_without_certificate(id, &folder, OPTIONS);
+    for (key, name) in
+        [("ca", "ca.pem"), ("cert", "node.pem"), ("key", "node.key"), ("secret", "cluster.secret")]
+    {
+        node.set(&format!("tls.{key}={}", pki.join(name).display()));
+    }
+    node
+}
+
+async fn passes(client: &Http, node: &Node, user: &str) -> bool {
+    let reply = client.check(node.http, &check_body("d", "user", user)).await.unwrap();
+    reply.status == 200
+}
+
+async fn key_of(node: &Node, owner: &str) -> String {
+    for number in 0..1_000 {
+        let user = format!("u{number}");
+        if node.owner("d", "user", &user).await == owner {
+            return user;
+        }
+    }
+    panic!("{owner} owns nothing");
+}
+
+fn token(node: &Node, arguments: &[&str]) -> String {
+    succeeded(&ca(node, &[&["token"], arguments].concat())).trim().to_owned()
+}
+
+fn ca(node: &Node, arguments: &[&str]) -> Output {
+    let url = format!("http://{}", node.admin);
+    let arguments = [&["ca"], arguments, &["--url", &url]].concat();
+    Command::new(TIDEGATE).env_clear().args(arguments).output().unwrap()
+}
+
+fn join(peer: &str, token: &str, pki: &Path) -> Output {
+    tidegate(&["join", "--peer", peer, "--token", token, "--dir"], pki)
+}
+
+/// The last argument is a folder.
+fn tidegate(arguments: &[&str], folder: &Path) -> Output {
+    Command::new(TIDEGATE).env_clear().args(arguments).arg(folder).output().unwrap()
+}
+
+fn succeeded(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn refused(output: Output, problem: &str) {
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains(problem), "{problem}: {text}");
+}
+
+fn read(pki: &Path, name: &str) -> String {
+    fs::read_to_string(pki.join(name)).unwrap()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |digits, byte| format!("{digits}{byte:02x}"))
+}
