@@ -81,7 +81,8 @@ pub struct Route {
     handler: MethodRouter<Routed>,
 }
 
-/// All that is served, in the order of `GET /`.
+/// All that is served, in the order of `GET /`. The router is made of it, so no handler is without
+/// its role.
 pub fn routes() -> Vec<Route> {
     let reads = |path, query, handler: MethodRouter<Routed>| Route {
         method: Method::GET,
@@ -91,7 +92,6 @@ pub fn routes() -> Vec<Route> {
         handler,
     };
     let open = |path, handler| Route { role: None, ..reads(path, "", handler) };
-    // A handler that writes is named here and nowhere else.
     let writes = |path, query, handler| Route {
         method: Method::POST,
         role: Some(Role::Write),
