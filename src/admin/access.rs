@@ -7,8 +7,8 @@
 //! **Token.** With `admin.token_file` or `admin.read_token_file` everything needs `Authorization:
 //! Bearer TOKEN`, except the health checks, which orchestrators send without, and the files of the
 //! dashboard, which say nothing of the cluster: the page asks for the token, and sends it with each
-//! of its requests. It is in no URL and in no cookie, so it is in no log, and no other site can make
-//! a browser send it.
+//! of its requests. It is in no URL and in no cookie, so it is in no log, and no other site can
+//! make a browser send it.
 //!
 //! **Role.** The token of `admin.token_file` reads and writes, that of `admin.read_token_file` only
 //! reads. Without the first, and with the second, nothing writes.

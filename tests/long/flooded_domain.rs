@@ -128,10 +128,10 @@ async fn calm_domain(cluster: &Cluster) -> String {
     let mut names = (0..).map(|number| format!("calm-{number}"));
     let domain = names.find(|name| bound(name) != bound("flood")).unwrap();
     // An eventual key is decided at the node that is asked: each user asks one.
+    let limit = format!("rate_limit: {{window: 365d, requests_per_unit: {LIMIT}}}");
     let rules = format!(
-        "domain: {domain}\ndescriptors:\n  \
-         - {{key: strict, rate_limit: {{window: 365d, requests_per_unit: {LIMIT}}}}}\n  \
-         - {{key: eventual, mode: eventual, rate_limit: {{window: 365d, requests_per_unit: {LIMIT}}}}}\n"
+        "domain: {domain}\ndescriptors:\n  - {{key: strict, {limit}}}\n  \
+         - {{key: eventual, mode: eventual, {limit}}}\n"
     );
     for node in &cluster.nodes {
         let folder = cluster.dir.path().join(&node.id).join("rules");
@@ -197,7 +197,10 @@ async fn flood(listeners: &[SocketAddr], junk: u64) {
                 if first >= junk {
                     break;
                 }
-                let key = |number: u64| json!({"entries": [{"key": "junk", "value": number.to_string()}]});
+                let key = |number: u64| {
+                    let value = number.to_string();
+                    json!({"entries": [{"key": "junk", "value": value}]})
+                };
                 let keys: Vec<_> = (first..first + DESCRIPTORS).map(key).collect();
                 let body = json!({"domain": "flood", "descriptors": keys});
                 let reply = http.check(listener, &body).await.unwrap();
