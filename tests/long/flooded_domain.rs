@@ -94,7 +94,7 @@ async fn ten_million_keys_in_one_domain_change_no_decision_in_another() {
     println!(
         "{junk} keys in {took:.0?}, {rate:.0} a second; {} decisions of another domain were what \
          they had to be, {during} of them at first sight during the flood",
-        USERS * 2 * (LIMIT + 1) + during * (LIMIT + 1),
+        (USERS + during) * 2 * (LIMIT + 1),
     );
     for (node, before) in cluster.nodes.iter().zip(before) {
         let store = node.status().await.unwrap().store;
