@@ -183,8 +183,9 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 class Node:
     """A node on free ports of the loopback."""
 
-    def __init__(self, folder, name, keys=()):
-        self.folder, self.name = Path(folder), name
+    def __init__(self, folder, name, keys=(), config=None):
+        """`config` is a file for what cannot be said with --set."""
+        self.folder, self.name, self.config = Path(folder), name, config
         self.http, self.admin = free_port(), free_port()
         self.mesh = free_port(socket.SOCK_DGRAM)
         self.keys = dict(keys)
@@ -213,7 +214,8 @@ class Node:
         sets = [
             word for key, value in keys.items() if value is not None for word in ("--set", f"{key}={value}")
         ]
-        self.process = Process(self.folder / f"{self.name}.log", [binary(), "serve", *sets])
+        config = ["--config", self.config] if self.config else []
+        self.process = Process(self.folder / f"{self.name}.log", [binary(), "serve", *config, *sets])
 
     def is_ready(self):
         return get(f"http://127.0.0.1:{self.admin}/readyz")[0] == 200

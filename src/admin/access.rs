@@ -4,26 +4,54 @@
 //! the same site (DNS rebinding). So only names that no stranger can have are served: addresses,
 //! `localhost`, and those of `admin.hosts`. Others get a status and nothing else.
 //!
-//! **Token.** With `admin.token_file` everything needs `Authorization: Bearer TOKEN`, except the
-//! health checks, which orchestrators send without, and the files of the dashboard, which say
-//! nothing of the cluster: the page asks for the token, and sends it with each of its requests. It
-//! is in no URL and in no cookie, so it is in no log, and no other site can make a browser send it.
+//! **Token.** With `admin.token_file` or `admin.read_token_file` everything needs `Authorization:
+//! Bearer TOKEN`, except the health checks, which orchestrators send without, and the files of the
+//! dashboard, which say nothing of the cluster: the page asks for the token, and sends it with each
+//! of its requests. It is in no URL and in no cookie, so it is in no log, and no other site can
+//! make a browser send it.
 //!
-//! Source: RFC 9110, 7.2 and 15.5.20; RFC 6750.
+//! **Role.** The token of `admin.token_file` reads and writes, that of `admin.read_token_file` only
+//! reads. Without the first, and with the second, nothing writes.
+//!
+//! | tokens of the node | none sent, or a wrong one | read token | write token |
+//! |---|---|---|---|
+//! | none | reads, writes | | |
+//! | write | 401 | | reads, writes |
+//! | read and write | 401 | reads, 403 | reads, writes |
+//! | read | 401 | reads, 403 | |
+//!
+//! Source: RFC 9110, 7.2, 11.6.1, 15.5.2, 15.5.4 and 15.5.20; RFC 6750, 3.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use http::header::{AUTHORIZATION, HOST};
 use http::request::Parts;
 use http::uri::Authority;
 use subtle::ConstantTimeEq;
 
-/// Whom the admin listener serves.
+/// Whom the admin listener serves; clones share their tokens.
 #[derive(Clone, Default)]
 pub struct Access {
     hosts: Arc<[String]>,
-    token: Option<Arc<str>>,
+    tokens: Arc<ArcSwap<Tokens>>,
+}
+
+/// The tokens of the listener: two different ones, of visible characters.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// May read and write.
+    pub write: Option<String>,
+    /// May only read.
+    pub read: Option<String>,
+}
+
+/// What a request may do; each role includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    Read,
+    Write,
 }
 
 /// Why a request is not served.
@@ -32,14 +60,36 @@ pub enum Denied {
     /// Its host is no address, and no name of this listener.
     #[error("the host is none of this listener")]
     Host,
-    #[error("send the token of admin.token_file as Authorization: Bearer TOKEN")]
-    Token,
+    #[error("{SEND}")]
+    NoToken,
+    #[error("this is no token of the node; {SEND}")]
+    WrongToken,
+    #[error("the token of admin.read_token_file only reads; send that of admin.token_file")]
+    OnlyReads,
+    #[error(
+        "the node has admin.read_token_file alone, so nothing writes; set admin.token_file too"
+    )]
+    NothingWrites,
 }
 
+const SEND: &str = "send the token of admin.token_file, or to read that of admin.read_token_file, \
+                    as Authorization: Bearer TOKEN";
+
 impl Access {
-    /// `hosts` are names without a port; in `token` there is no space.
-    pub fn new(hosts: impl IntoIterator<Item = String>, token: Option<&str>) -> Self {
-        Self { hosts: hosts.into_iter().collect(), token: token.map(Into::into) }
+    /// `hosts` are names without a port.
+    pub fn new(hosts: impl IntoIterator<Item = String>, tokens: Tokens) -> Self {
+        let tokens = Arc::new(ArcSwap::from_pointee(tokens));
+        Self { hosts: hosts.into_iter().collect(), tokens }
+    }
+
+    /// From now on these are the tokens, and no others.
+    pub(super) fn replace_tokens(&self, tokens: Tokens) {
+        self.tokens.store(Arc::new(tokens));
+    }
+
+    #[cfg(test)]
+    pub(super) fn has(&self, tokens: &Tokens) -> bool {
+        **self.tokens.load() == *tokens
     }
 
     /// Whether the request is for this listener.
@@ -74,19 +124,32 @@ impl Access {
             || self.hosts.iter().any(|own| own.eq_ignore_ascii_case(host))
     }
 
-    /// Whether the request has the token, if there is one.
+    /// Whether the request may do what needs `role`.
     ///
     /// # Errors
     ///
-    /// [`Denied::Token`].
-    pub(super) fn check_token(&self, parts: &Parts) -> Result<(), Denied> {
-        let Some(token) = &self.token else { return Ok(()) };
-        let sent = parts.headers.get(AUTHORIZATION).map(http::HeaderValue::as_bytes);
-        let sent = sent.and_then(|value| value.split_first_chunk::<7>());
-        let is_it = sent.is_some_and(|(scheme, sent)| {
-            scheme.eq_ignore_ascii_case(b"bearer ") && bool::from(sent.ct_eq(token.as_bytes()))
+    /// Any but [`Denied::Host`].
+    pub(super) fn check_role(&self, parts: &Parts, role: Role) -> Result<(), Denied> {
+        let tokens = self.tokens.load();
+        if **tokens == Tokens::default() {
+            return Ok(());
+        }
+        let sent = parts.headers.get(AUTHORIZATION).ok_or(Denied::NoToken)?;
+        let sent = sent.as_bytes().split_first_chunk::<7>();
+        let (_, sent) = sent
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "))
+            .ok_or(Denied::NoToken)?;
+        // Both are compared, whichever it is.
+        let [writes, reads] = [&tokens.write, &tokens.read].map(|token| {
+            token.as_ref().is_some_and(|token| bool::from(sent.ct_eq(token.as_bytes())))
         });
-        if is_it { Ok(()) } else { Err(Denied::Token) }
+        match role {
+            _ if writes => Ok(()),
+            Role::Read if reads => Ok(()),
+            Role::Write if reads && tokens.write.is_none() => Err(Denied::NothingWrites),
+            Role::Write if reads => Err(Denied::OnlyReads),
+            Role::Read | Role::Write => Err(Denied::WrongToken),
+        }
     }
 }
 
@@ -104,7 +167,7 @@ mod tests {
 
     #[test]
     fn addresses_localhost_and_configured_names_are_served_and_no_others() {
-        let access = Access::new(["tide.example".to_owned()], None);
+        let access = Access::new(["tide.example".to_owned()], Tokens::default());
         for (host, is_served) in [
             ("127.0.0.1:8082", true),
             ("10.1.0.4", true),
@@ -136,23 +199,36 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_asked_for_only_where_there_is_one() {
-        let access = Access::new([], Some("s3cret"));
-        for (value, is_served) in [
-            (Some("Bearer s3cret"), true),
-            (Some("bearer s3cret"), true),
-            (Some("Bearer s3cre"), false),
-            (Some("Bearer s3cret2"), false),
-            (Some("Bearer "), false),
-            (Some("Basic s3cret"), false),
-            (Some("s3cret"), false),
-            (Some(""), false),
-            (None, false),
+    fn a_token_does_what_its_role_allows_and_is_wanted_only_where_there_is_one() {
+        let some = |token: &str| Some(token.to_owned());
+        let (write, read) = (some("s3cret"), some("r3ader"));
+        let both = Tokens { write: write.clone(), read: read.clone() };
+        let (ok, none, wrong) = (Ok(()), Err(Denied::NoToken), Err(Denied::WrongToken));
+        let (only_reads, nothing_writes) = (Err(Denied::OnlyReads), Err(Denied::NothingWrites));
+        for (tokens, value, reads, writes) in [
+            (Tokens::default(), None, ok, ok),
+            (Tokens::default(), Some("Bearer any"), ok, ok),
+            (both.clone(), Some("Bearer s3cret"), ok, ok),
+            (both.clone(), Some("bearer s3cret"), ok, ok),
+            (both.clone(), Some("Bearer r3ader"), ok, only_reads),
+            (both.clone(), Some("Bearer s3cre"), wrong, wrong),
+            (both.clone(), Some("Bearer s3cret2"), wrong, wrong),
+            (both.clone(), Some("Bearer S3cret"), wrong, wrong),
+            (both.clone(), Some("Bearer "), wrong, wrong),
+            (both.clone(), Some("Basic s3cret"), none, none),
+            (both.clone(), Some("s3cret"), none, none),
+            (both.clone(), Some(""), none, none),
+            (both.clone(), None, none, none),
+            (Tokens { write, read: None }, Some("Bearer r3ader"), wrong, wrong),
+            (Tokens { write: None, read: read.clone() }, Some("Bearer r3ader"), ok, nothing_writes),
+            (Tokens { write: None, read: read.clone() }, Some("Bearer "), wrong, wrong),
+            (Tokens { write: None, read }, None, none, none),
         ] {
+            let access = Access::new([], tokens);
             let headers: Vec<_> = value.map(|value| ("authorization", value)).into_iter().collect();
-            let served = access.check_token(&parts("/status", &headers)).is_ok();
-            assert_eq!(served, is_served, "{value:?}");
+            let parts = parts("/status", &headers);
+            let outcome = [Role::Read, Role::Write].map(|role| access.check_role(&parts, role));
+            assert_eq!(outcome, [reads, writes], "{value:?}");
         }
-        assert_eq!(Access::default().check_token(&parts("/status", &[])), Ok(()));
     }
 }

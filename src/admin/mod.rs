@@ -3,7 +3,8 @@
 //! `/healthz` (liveness), `/readyz` (readiness), `/metrics`, `/status`, `/members`, `/regions`,
 //! `/owner`, `/key`, `/events`, `/blocked`, the dashboard (`/ui/`), and what an operator orders:
 //! `POST /drain`, `/bootstrap`, `/forget`, `/regions/lost`, and those about a [`key`] and about
-//! [`certificates`]. Responses are JSON for operators and their scripts; names are only added.
+//! [`certificates`]. [`routes`] has all of them, with the role that each needs. Responses are JSON
+//! for operators and their scripts; names are only added.
 
 pub mod access;
 pub mod blocked;
@@ -17,12 +18,13 @@ mod operate;
 pub mod report;
 mod router;
 pub mod snapshot;
+pub mod tokens;
 
-pub use access::Access;
+pub use access::{Access, Role, Tokens};
 pub use blocked::{BlockedReport, BlockedSource, WatchBlocked};
 pub use event_stream::STREAMS_MAX;
 pub use events::Overview;
 pub use node_client::{NodeClient, Reach};
 pub use operate::{Operate, Refusal};
 pub use report::{DrainReport, Inspect, MembersReport, OwnerReport, RegionsReport, StatusReport};
-pub use router::{AdminState, router};
+pub use router::{AdminState, Route, router, routes};

@@ -8,17 +8,17 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, LOCATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, Method, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
-use tidegate_cluster::pki::Role;
+use tidegate_cluster::pki;
 use tidegate_limiter::units::Span;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::access::{Access, Denied};
+use super::access::{Access, Denied, Role};
 use super::blocked::{Reports, WatchBlocked};
 use super::certificates::{Certificates, TokenOrder};
 use super::dashboard;
@@ -80,45 +80,84 @@ struct Routed {
     streams: Streams,
 }
 
+/// A path of the listener.
+pub struct Route {
+    pub method: Method,
+    pub path: &'static str,
+    /// An example of its query; empty where it has none.
+    pub query: &'static str,
+    /// What a request of it needs to be; `None` where everybody is served, see `access.rs`.
+    pub role: Option<Role>,
+    handler: MethodRouter<Routed>,
+}
+
+/// All that is served, in the order of `GET /`. The router is made of it, so no handler is without
+/// its role.
+pub fn routes() -> Vec<Route> {
+    let reads = |path, query, handler: MethodRouter<Routed>| Route {
+        method: Method::GET,
+        path,
+        query,
+        role: Some(Role::Read),
+        handler,
+    };
+    let open = |path, handler| Route { role: None, ..reads(path, "", handler) };
+    let writes = |path, query, handler| Route {
+        method: Method::POST,
+        role: Some(Role::Write),
+        ..reads(path, query, handler)
+    };
+    let mut routes = vec![
+        open("/healthz", get(alive)),
+        open("/readyz", get(ready)),
+        reads("/", "", get(index)),
+        reads("/metrics", "", get(scrape)),
+        reads("/status", "", get(status)),
+        reads("/members", "", get(members)),
+        reads("/regions", "", get(regions)),
+        reads("/owner", "domain=D&KEY=VALUE", get(owner)),
+        reads("/key", "domain=D&KEY=VALUE", get(key)),
+        reads("/events", "", get(events)),
+        reads("/revoked", "", get(revoked)),
+        reads("/blocked", "", get(blocked)),
+        reads("/blocked/stream", "", get(blocked_stream)),
+        writes("/drain", "wait=true", post(drain)),
+        writes("/bootstrap", "", post(bootstrap)),
+        writes("/forget", "node=NODE", post(forget)),
+        writes("/regions/lost", "region=REGION", post(region_lost)),
+        writes("/key/reset", "domain=D&KEY=VALUE", post(key_reset)),
+        writes("/key/adjust", "hits=N&domain=D&KEY=VALUE", post(key_adjust)),
+        writes("/key/block", "for=DURATION&domain=D&KEY=VALUE", post(key_block)),
+        writes("/key/unblock", "domain=D&KEY=VALUE", post(key_unblock)),
+        writes("/join/tokens", "node=NODE&region=REGION&role=ROLE&ttl=DURATION", post(make_token)),
+        writes("/revoke", "node=NODE", post(revoke)),
+        open("/ui", get(to_dashboard)),
+    ];
+    routes.extend(dashboard::files().map(|(path, handler)| open(path, handler)));
+    routes
+}
+
 /// The router of the listener of `[admin]`.
 pub fn router(state: AdminState) -> Router {
-    let commands = Router::new()
-        .route("/drain", post(drain))
-        .route("/bootstrap", post(bootstrap))
-        .route("/forget", post(forget))
-        .route("/regions/lost", post(region_lost))
-        .route("/key/reset", post(key_reset))
-        .route("/key/adjust", post(key_adjust))
-        .route("/key/block", post(key_block))
-        .route("/key/unblock", post(key_unblock))
-        .route("/join/tokens", post(make_token))
-        .route("/revoke", post(revoke))
-        .route_layer(from_fn(from_same_site));
     let access = state.access.clone();
-    // What needs no token: see `access.rs`.
-    let open = Router::new()
-        .route("/healthz", get(alive))
-        .route("/readyz", get(ready))
-        .route("/ui", get(to_dashboard))
-        .merge(dashboard::routes())
-        .method_not_allowed_fallback(method_not_allowed);
-    let routes: Router = Router::new()
-        .route("/", get(index))
-        .route("/metrics", get(scrape))
-        .route("/status", get(status))
-        .route("/members", get(members))
-        .route("/regions", get(regions))
-        .route("/owner", get(owner))
-        .route("/key", get(key))
-        .route("/events", get(events))
-        .route("/revoked", get(revoked))
-        .route("/blocked", get(blocked))
-        .route("/blocked/stream", get(blocked_stream))
-        .merge(commands)
+    let as_role = |role| from_fn_with_state((access.clone(), role), for_role);
+    let (mut guarded, mut open) = (Router::new(), Router::new());
+    for Route { path, role, handler, .. } in routes() {
+        match role {
+            None => open = open.route(path, handler),
+            Some(Role::Read) => guarded = guarded.route(path, handler),
+            Some(Role::Write) => {
+                let handler = handler.route_layer(from_fn(from_same_site));
+                guarded = guarded.route(path, handler.route_layer(as_role(Role::Write)));
+            }
+        }
+    }
+    let routes: Router = guarded
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(from_fn_with_state(access.clone(), with_token))
-        .merge(open)
+        // Whoever may not read learns no paths.
+        .layer(as_role(Role::Read))
+        .merge(open.method_not_allowed_fallback(method_not_allowed))
         .layer(from_fn(dashboard::confined))
         .with_state(Routed {
             admin: state,
@@ -151,16 +190,31 @@ async fn for_own_host(State(access): State<Access>, request: Request, next: Next
     }
 }
 
-/// Passes on what has the token.
-async fn with_token(State(access): State<Access>, request: Request, next: Next) -> Response {
+/// Passes on what has a token of that role.
+async fn for_role(
+    State((access, role)): State<(Access, Role)>,
+    request: Request,
+    next: Next,
+) -> Response {
     let (parts, body) = request.into_parts();
     // Whoever has a browser only is led to the page that asks for the token.
-    if access.check_token(&parts).is_err() && !(parts.uri.path() == "/" && is_page(&parts.headers))
-    {
-        let refused = refuse(StatusCode::UNAUTHORIZED, &Denied::Token.to_string());
-        return ([(WWW_AUTHENTICATE, "Bearer")], refused).into_response();
+    let is_led = parts.uri.path() == "/" && is_page(&parts.headers);
+    match access.check_role(&parts, role) {
+        Err(denied) if !is_led => unauthorised(denied),
+        Ok(()) | Err(_) => next.run(Request::from_parts(parts, body)).await,
     }
-    next.run(Request::from_parts(parts, body)).await
+}
+
+/// RFC 6750, 3: the challenge has an error only where there was a token.
+fn unauthorised(denied: Denied) -> Response {
+    let (status, challenge) = match denied {
+        Denied::NoToken => (StatusCode::UNAUTHORIZED, "Bearer"),
+        Denied::WrongToken => (StatusCode::UNAUTHORIZED, "Bearer error=\"invalid_token\""),
+        Denied::Host | Denied::OnlyReads | Denied::NothingWrites => {
+            (StatusCode::FORBIDDEN, "Bearer error=\"insufficient_scope\"")
+        }
+    };
+    ([(WWW_AUTHENTICATE, challenge)], refuse(status, &denied.to_string())).into_response()
 }
 
 /// Whether a browser asks for a page.
@@ -178,38 +232,24 @@ async fn index(headers: HeaderMap) -> Response {
     if is_page(&headers) {
         return to_dashboard().await;
     }
-    json(
-        StatusCode::OK,
-        &serde_json::json!({
-            "endpoints": [
-                "/healthz",
-                "/readyz",
-                "/metrics",
-                "/status",
-                "/members",
-                "/regions",
-                "/owner?domain=D&KEY=VALUE",
-                "/key?domain=D&KEY=VALUE",
-                "/events",
-                "/ui/",
-                "/revoked",
-                "/blocked",
-                "/blocked/stream",
-            ],
-            "commands": [
-                "POST /drain?wait=true",
-                "POST /bootstrap",
-                "POST /forget?node=NODE",
-                "POST /regions/lost?region=REGION",
-                "POST /key/reset?domain=D&KEY=VALUE",
-                "POST /key/adjust?hits=N&domain=D&KEY=VALUE",
-                "POST /key/block?for=DURATION&domain=D&KEY=VALUE",
-                "POST /key/unblock?domain=D&KEY=VALUE",
-                "POST /join/tokens?node=NODE&region=REGION&role=ROLE&ttl=DURATION",
-                "POST /revoke?node=NODE",
-            ],
-        }),
-    )
+    // The files are found by way of the page.
+    let (commands, endpoints): (Vec<Route>, Vec<Route>) = routes()
+        .into_iter()
+        .filter(|route| route.path == "/ui/" || !route.path.starts_with("/ui") && route.path != "/")
+        .partition(|route| route.role == Some(Role::Write));
+    let listed = |routes: Vec<Route>| -> Vec<String> { routes.iter().map(Route::usage).collect() };
+    let listed =
+        serde_json::json!({ "endpoints": listed(endpoints), "commands": listed(commands) });
+    json(StatusCode::OK, &listed)
+}
+
+impl Route {
+    /// `/owner?domain=D&KEY=VALUE`, with its method if that is not GET.
+    pub fn usage(&self) -> String {
+        let method = if self.method == Method::GET { "" } else { "POST " };
+        let mark = if self.query.is_empty() { "" } else { "?" };
+        format!("{method}{}{mark}{}", self.path, self.query)
+    }
 }
 
 async fn alive() -> Response {
@@ -348,12 +388,12 @@ async fn make_token(State(state): State<Routed>, uri: Uri) -> Response {
 
 /// None if the query is anything else.
 fn token_order(uri: &Uri) -> Option<TokenOrder> {
-    let (mut node, mut region, mut role, mut ttl) = (None, None, Role::Core, TOKEN_TTL);
+    let (mut node, mut region, mut role, mut ttl) = (None, None, pki::Role::Core, TOKEN_TTL);
     for (name, value) in uri.query().and_then(decode_query)? {
         match &*name {
             "node" => node = Some(value),
             "region" => region = Some(value),
-            "role" => role = Role::of_name(&value)?,
+            "role" => role = pki::Role::of_name(&value)?,
             "ttl" => ttl = value.parse().ok()?,
             _ => return None,
         }

@@ -19,6 +19,7 @@ use tokio::runtime;
 use tokio::time::timeout;
 
 use super::Failure;
+use crate::admin::tokens::MAKE_TOKEN;
 use crate::admin::{NodeClient, Reach};
 use crate::config::UserError;
 
@@ -208,7 +209,7 @@ fn in_time(url: &str, answer: Option<Response<Bytes>>) -> Result<Response<Bytes>
 
 /// The token in a file that only this user and its group can read.
 pub(super) fn read_token(path: &Path) -> Result<String, Failure> {
-    let text = pki::read_secret_text(path, || "openssl rand -hex 32".to_owned())?;
+    let text = pki::read_secret_text(path, || MAKE_TOKEN.to_owned())?;
     Ok(text.trim().to_owned())
 }
 

@@ -434,11 +434,15 @@ pub struct Admin {
     /// Default none. Name the host of a proxy in front.
     pub hosts: Vec<String>,
     /// File with the token that requests must send, `Authorization: Bearer TOKEN`, of 16 to 1,024
-    /// visible characters; only the user of the node and its group may read it. `/healthz`,
-    /// `/readyz` and the files of the dashboard are served without.
+    /// visible characters; only the user of the node and its group may read it. Reloaded when it
+    /// changes. `/healthz`, `/readyz` and the files of the dashboard are served without.
     ///
     /// Default none: whoever reaches the listener may use it.
     pub token_file: Option<PathBuf>,
+    /// File with a token that only reads, as that of `token_file`, and another one.
+    ///
+    /// Default none. Without `token_file` nothing writes.
+    pub read_token_file: Option<PathBuf>,
     /// Whether the dashboard shows the values of descriptors that are refused most. Values may be
     /// addresses or names of people. Set it on the nodes that receive the requests.
     ///

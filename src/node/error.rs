@@ -2,6 +2,7 @@
 
 use tidegate_cluster::pki;
 
+use crate::admin::tokens;
 use crate::config::UserError;
 use crate::xds;
 
@@ -14,6 +15,9 @@ pub enum Error {
     User(#[from] UserError),
     #[error(transparent)]
     Pki(#[from] pki::Error),
+    /// Those of the admin listener.
+    #[error(transparent)]
+    Tokens(#[from] tokens::Error),
     #[error("{0}")]
     Rules(#[from] tidegate_rules::error::Error),
     /// The management server of the rules.

@@ -33,7 +33,6 @@ mod skew;
 mod system;
 mod systemd;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -72,10 +71,6 @@ use crate::front::tls::Tls;
 use crate::observe::Health;
 use crate::reload::certificates;
 use crate::storage::map_file::MapFile;
-
-/// Lengths of the token of the admin listener: none that can be guessed, one that fits a header.
-const TOKEN_BYTES_MIN: usize = 16;
-const TOKEN_BYTES_MAX: usize = 1_024;
 
 /// Runs a node until `shutdown`, then drains it: its listeners on `front`, everything else on the
 /// runtime of the caller. `config` must be validated.
@@ -123,7 +118,7 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
         access_log.map(|path| AccessLog::open(path, environment.clock.clone())).transpose()?;
     let access_log_dropped = access_log.as_ref().map(|log| log.dropped.clone());
     let stats = Stats { access_log_dropped, ..Stats::default() };
-    let access = access(&config.admin)?;
+    let (access, tokens) = Access::of(&config.admin)?;
     let listeners = Listeners::bind(&config, tls, access_log, &stats)?;
     let (key, addr) = ("stats.prometheus_listen", config.stats.prometheus_listen);
     let prometheus = Bound::bind(key, addr, &Arc::default())?;
@@ -175,6 +170,9 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     tasks.spawn(source.watch(stop_node.clone()).map(Ok));
     for reloader in reloaders {
         tasks.spawn(reloader.run(stop_node.clone()).map(Ok));
+    }
+    if let Some(tokens) = tokens {
+        tasks.spawn(tokens.run(stop_node.clone()).map(Ok));
     }
     if let Some(mesh) = core.mesh() {
         let watcher = certificates::Watcher {
@@ -260,27 +258,6 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     while tasks.join_next().await.is_some() {}
     tracing::info!("stopped");
     outcome
-}
-
-/// Whom the admin listener serves.
-fn access(admin: &config::Admin) -> Result<Access, Error> {
-    let read = |path: &PathBuf| -> Result<String, Error> {
-        let text = pki::read_secret_text(path, || "openssl rand -hex 32".to_owned())?;
-        let token = text.trim();
-        let is_token = (TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&token.len())
-            && token.bytes().all(|byte| byte.is_ascii_graphic());
-        if is_token {
-            return Ok(token.to_owned());
-        }
-        let problem = format!(
-            "admin.token_file {}: its content is no token, {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} \
-             visible ASCII characters",
-            path.display()
-        );
-        Err(UserError::new(problem, "make one with `openssl rand -hex 32`").into())
-    };
-    let token = admin.token_file.as_ref().map(read).transpose()?;
-    Ok(Access::new(admin.hosts.iter().cloned(), token.as_deref()))
 }
 
 /// No task ends by itself: the first one that does stops the node.

@@ -9,11 +9,11 @@ use tidegate::config::Config;
 use tidegate::decide::{CommitRequest, Reserve, ReserveRequest, VerdictSource};
 use tidegate_cluster::edge::HOMES;
 use tidegate_cluster::mesh::StreamClass;
-use tidegate_cluster::mesh::wire::{Call, Group, MapCall, Reply, Sync, SyncRole};
+use tidegate_cluster::mesh::wire::{Call, Group, InterventionCall, MapCall, Reply, Sync, SyncRole};
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::descriptor::{Descriptor, Entry};
-use tidegate_limiter::store::Settled;
-use tidegate_limiter::units::Span;
+use tidegate_limiter::store::{Interventions, Settled};
+use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::Epoch;
 use tidegate_ownership::cluster_map::ClusterId;
 use tidegate_ownership::identity::NodeId;
@@ -328,6 +328,9 @@ async fn an_edge_has_no_say_in_what_cores_hold() {
     let edges = edges(&authority, &cores, &["edge"]).await;
     let core = NodeId::new("a").unwrap();
     let role = SyncRole::Owner;
+    let key = cores[0].core.hasher.descriptor("d", &[Entry { key: "k", value: "v" }]);
+    let now = Timestamp::from_secs(1);
+    let blocked = Interventions::default().block(key, Timestamp::NEVER, now);
     for call in [
         Call::Gossip(vec![1, 2, 3]),
         Call::States(Vec::new()),
@@ -336,6 +339,7 @@ async fn an_edge_has_no_say_in_what_cores_hold() {
         Call::Refunded { token: 1 },
         Call::Map(Group::Region, MapCall::Fetch { cluster: ClusterId(0), epoch: Epoch(0) }),
         Call::Map(Group::Global, MapCall::Fetch { cluster: ClusterId(0), epoch: Epoch(0) }),
+        Call::Interventions(InterventionCall::Announce(blocked)),
     ] {
         let name = format!("{call:?}");
         let reply = edges[0].mesh().call(&core, StreamClass::Bulk, call, TIMEOUT).await;

@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, reason = "what was measured belongs in the output of the test")]
 
 mod admin_dashboard;
+mod admin_roles;
 mod admin_router;
 mod chaos_checks;
 mod clock;

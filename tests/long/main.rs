@@ -6,6 +6,7 @@
 
 mod edges;
 mod far_regions;
+mod flooded_domain;
 mod idle_cost;
 mod overloaded_node;
 mod replaced_under_load;

@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, reason = "what was measured belongs in the output of the test")]
 #![allow(clippy::print_stderr, reason = "a failure shows the logs of the processes")]
 
+mod admin_tokens;
 mod agreed_membership;
 mod bad_input;
 mod cli_binary;

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tidegate::admin::{Role, routes};
 use tidegate::compat::envoy_ratelimit::statistics::prometheus;
 use tidegate::config;
 use tidegate::config::load::{Inputs, assemble};
@@ -28,6 +29,23 @@ fn every_key_is_documented_with_its_variable() {
         })
         .collect();
     assert_eq!(documented, keys);
+}
+
+/// The table of routes and their roles is that of the router.
+#[test]
+fn every_route_of_the_admin_listener_is_documented_with_its_role() {
+    let text = read("docs/operations.md");
+    let (_, table) = text.split_once("What each route needs:\n").unwrap();
+    let rows = rows_of(table.split("\n## ").next().unwrap());
+    let documented: Vec<(String, String)> =
+        rows.iter().filter_map(|cells| Some((code(cells.first()?)?, cells[1].clone()))).collect();
+    let role = |role| match role {
+        None => "none",
+        Some(Role::Read) => "read",
+        Some(Role::Write) => "write",
+    };
+    let served = routes().into_iter().map(|route| (route.usage(), role(route.role).to_owned()));
+    assert_eq!(documented, served.collect::<Vec<_>>());
 }
 
 #[test]
@@ -125,12 +143,18 @@ fn rules_in_the_documents_load() {
 /// fault of `scripts/chaos`, or say why there is none.
 #[test]
 fn every_guarantee_names_a_test_that_exists() {
+    assert!(tested_cells("docs/guarantees.md") > 80);
+    assert!(tested_cells("docs/stolen-node.md") > 15);
+}
+
+/// How many cells of the document do so: all of them.
+fn tested_cells(document: &str) -> usize {
     let folders = ["src", "crates", "tests"].into_iter();
     let sources: String = folders.flat_map(source::below).map(|file| file.text).collect();
     // The head of the table that a line is in.
     let mut head: Vec<String> = Vec::new();
     let mut checked = 0;
-    for line in read("docs/guarantees.md").lines() {
+    for line in read(document).lines() {
         let Some(row) = line.strip_prefix('|') else {
             head.clear();
             continue;
@@ -155,7 +179,7 @@ fn every_guarantee_names_a_test_that_exists() {
             assert!(has_one, "{line}\nno test: {cell}");
         }
     }
-    assert!(checked > 80, "{checked} cells");
+    checked
 }
 
 /// Whether `name` is a test function, a file, or a fault of `scripts/chaos`.

@@ -7,11 +7,10 @@
 //!
 //! uPlot draws the rates: <https://github.com/leeoniya/uPlot>, MIT, in `uplot/` as published.
 
-use axum::Router;
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{MethodRouter, get};
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
@@ -50,14 +49,15 @@ const POLICY: HeaderValue = HeaderValue::from_static(
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
 
-/// The routes of the files.
-pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    FILES.iter().fold(Router::new(), |routes, file| {
+/// The paths of the files, and what answers there.
+pub(super) fn files<S: Clone + Send + Sync + 'static>()
+-> impl Iterator<Item = (&'static str, MethodRouter<S>)> {
+    FILES.iter().map(|file| {
         let answer = || async {
             let headers = [(CONTENT_TYPE, file.content_type), (CACHE_CONTROL, "no-cache")];
             (StatusCode::OK, headers, file.content).into_response()
         };
-        routes.route(file.path, get(answer))
+        (file.path, get(answer))
     })
 }
 
