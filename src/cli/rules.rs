@@ -1,8 +1,8 @@
 //! `tidegate rules validate`, `test` and `schema`: errors in rule files, which rule applies to a
 //! request, and the schema for editors. None needs a running node.
 //!
-//! They write to `out`, the first two as text or as one JSON value, and return whether the result is
-//! positive, which the caller turns into the exit code.
+//! They write to `out`, the first two as text or as one JSON value, and return whether the result
+//! is positive, which the caller turns into the exit code.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
