@@ -55,7 +55,7 @@ fn the_metrics_are_those_that_a_node_exports() {
         What `/metrics` of the admin listener exports, under the names that queries use, with the \
         help texts of the exposition. A histogram has the series `_bucket`, `_sum` and `_count`. \
         [Operations](../operations.md#metrics) has their labels and what to do about them.\n\n\
-        | metric | type | |\n|---|---|---|\n"
+        | metric | type | help |\n|---|---|---|\n"
         .to_owned();
     let names = read("src/observe/names.rs");
     for constant in names.split(": Metric =").skip(1) {
