@@ -28,10 +28,11 @@ fn the_schema_of_the_configuration_is_that_of_its_types() {
 
 #[test]
 fn the_commands_are_those_of_the_program() {
-    let mut page = "# Commands\n\n<!-- Generated from the code: tests/repository/reference.rs. -->\n\n\
+    let mut page =
+        "# Commands\n\n<!-- Generated from the code: tests/repository/reference.rs. -->\n\n\
         What `--help` prints. `tidegate man` writes the same as manual pages, and `tidegate \
         completions` the completions of a shell.\n"
-        .to_owned();
+            .to_owned();
     let root = cli::command_line().term_width(100).disable_help_subcommand(true);
     for words in commands("", &root) {
         let asked = words.split(' ').chain(["--help"]);
@@ -51,12 +52,13 @@ fn commands(parent: &str, command: &clap::Command) -> Vec<String> {
 
 #[test]
 fn the_metrics_are_those_that_a_node_exports() {
-    let mut page = "# Metrics\n\n<!-- Generated from the code: tests/repository/reference.rs. -->\n\n\
+    let mut page =
+        "# Metrics\n\n<!-- Generated from the code: tests/repository/reference.rs. -->\n\n\
         What `/metrics` of the admin listener exports, under the names that queries use, with the \
         help texts of the exposition. A histogram has the series `_bucket`, `_sum` and `_count`. \
         [Operations](../operations.md#metrics) has their labels and what to do about them.\n\n\
         | metric | type | help |\n|---|---|---|\n"
-        .to_owned();
+            .to_owned();
     let names = read("src/observe/names.rs");
     for constant in names.split(": Metric =").skip(1) {
         let (kind, suffix) = match constant {
@@ -78,7 +80,8 @@ fn the_metrics_are_those_that_a_node_exports() {
 #[test]
 fn configuration_files_of_the_repository_are_valid() {
     let schema = jsonschema::validator_for(&config::schema()).unwrap();
-    let json = |text: &str| serde_json::to_value(toml::from_str::<toml::Value>(text).unwrap()).unwrap();
+    let json =
+        |text: &str| serde_json::to_value(toml::from_str::<toml::Value>(text).unwrap()).unwrap();
     let files = ["cluster.toml", "docs/examples/cluster.toml", "clients/node/cluster.toml"];
     let files = files.map(|name| (name.to_owned(), read(name)));
     let blocks = blocks("toml").into_iter().filter(|(_, text)| !text.starts_with("[dependencies]"));

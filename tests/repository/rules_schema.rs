@@ -34,8 +34,7 @@ fn rule_files_of_the_repository_are_valid() {
 #[test]
 fn what_envoyproxy_ratelimit_loads_is_valid() {
     let schema = validator();
-    let cases: Vec<Value> =
-        serde_json::from_str(&read("tests/golden/config_cases.json")).unwrap();
+    let cases: Vec<Value> = serde_json::from_str(&read("tests/golden/config_cases.json")).unwrap();
     let mut valid = 0;
     for case in cases.iter().filter(|case| case["error"].is_null()) {
         for yaml in ["yaml", "yaml2"].iter().filter_map(|key| case[key].as_str()) {
@@ -50,17 +49,31 @@ fn what_envoyproxy_ratelimit_loads_is_valid() {
 #[test]
 fn the_schema_refuses_the_keys_and_types_that_the_reader_refuses() {
     const VALUES: [&str; 18] = [
-        "word", "''", "1", "0", "-1", "61", "4294967296", "1.5", "true", "90s", "80%", "100%",
-        "[]", "[x]", "{}", "{a: b}", "[{name: x}]", "[{key: x}]",
+        "word",
+        "''",
+        "1",
+        "0",
+        "-1",
+        "61",
+        "4294967296",
+        "1.5",
+        "true",
+        "90s",
+        "80%",
+        "100%",
+        "[]",
+        "[x]",
+        "{}",
+        "{a: b}",
+        "[{name: x}]",
+        "[{key: x}]",
     ];
     let schema = validator();
     let mut differences = String::new();
     let (mut accepted, mut refused) = (0, 0);
     let unknown = ("unknown", &[][..]);
     for (key, sections) in keys::ALL.iter().map(|key| (key.name, key.sections)).chain([unknown]) {
-        for section in
-            [Section::File, Section::Descriptor, Section::RateLimit, Section::Replaces]
-        {
+        for section in [Section::File, Section::Descriptor, Section::RateLimit, Section::Replaces] {
             for value in VALUES {
                 // What a key without effect contains is read and not used.
                 if !sections.contains(&section) && value != "word" {

@@ -54,8 +54,7 @@ fn mapping(section: Section, required: &[&str]) -> Value {
         keys::ALL.iter().partition(|key| key.sections.contains(&section));
     let properties: Map<String, Value> =
         here.iter().map(|key| (key.name.to_owned(), key_schema(key.name, section))).collect();
-    let ignored: Vec<_> =
-        elsewhere.iter().filter(|key| key.is_envoy).map(|key| key.name).collect();
+    let ignored: Vec<_> = elsewhere.iter().filter(|key| key.is_envoy).map(|key| key.name).collect();
     let ignored = format!("^({})$", ignored.join("|"));
     json!({
         "type": "object",
@@ -203,7 +202,7 @@ fn words<const N: usize>(words: [&str; N]) -> Value {
 fn unit() -> Value {
     let names = UNITS.map(|(name, _)| name);
     let any_case = |name: &str| -> String {
-        name.chars().map(|c| format!("[{c}{}]", c.to_ascii_uppercase())).collect()
+        name.chars().flat_map(|c| ['[', c, c.to_ascii_uppercase(), ']']).collect()
     };
     let pattern = format!("^({})$", names.map(any_case).join("|"));
     let any = json!({ "type": "string", "pattern": pattern });
