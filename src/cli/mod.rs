@@ -9,6 +9,7 @@ mod ca;
 mod check;
 mod client;
 mod completions;
+mod config;
 mod config_check;
 mod demo;
 mod drain;
@@ -60,6 +61,9 @@ enum Command {
     /// Validate and test rule files without a node
     #[command(subcommand)]
     Rules(rules::Command),
+    /// Describe the configuration file to editors
+    #[command(subcommand)]
+    Config(config::Command),
     /// Check rule files as envoyproxy/ratelimit's checker does
     RatelimitConfigCheck(config_check::Args),
     /// Create the cluster's certificates
@@ -107,6 +111,11 @@ Examples:
   tidegate status                             how the cluster looks from the node here
   tidegate demo                               three nodes, two regions, limits at work";
 
+/// The commands with their options, for the reference in the documents.
+pub fn command_line() -> clap::Command {
+    Cli::command()
+}
+
 /// Runs the command line `args`, the program's name first.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(command::arguments(args)) {
@@ -149,6 +158,7 @@ fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<bool,
         Command::Proxy(args) => proxy::run(&args),
         Command::Check(args) => check::run(&args, screen, out),
         Command::Rules(command) => rules::run(&command, out),
+        Command::Config(command) => config::run(&command, out),
         Command::RatelimitConfigCheck(args) => config_check::run(&args, out),
         Command::Ca(command) => ca::run(&command, screen, out),
         Command::Status(args) => status::run(&args, screen, out),

@@ -1,8 +1,8 @@
-//! `tidegate rules validate` and `tidegate rules test`: errors in rule files, and which rule
-//! applies to a request. Neither needs a running node.
+//! `tidegate rules validate`, `test` and `schema`: errors in rule files, which rule applies to a
+//! request, and the schema for editors. None needs a running node.
 //!
-//! Both write to `out`, as text or as one JSON value, and return whether the result is positive,
-//! which the caller turns into the exit code.
+//! They write to `out`, the first two as text or as one JSON value, and return whether the result
+//! is positive, which the caller turns into the exit code.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -21,6 +21,7 @@ use tidegate_ownership::membership::MEMBERS_MAX;
 use tidegate_rules::book::{Book, Rule};
 use tidegate_rules::load::{self, Options, Source};
 use tidegate_rules::rule::InFlightLimits;
+use tidegate_rules::schema::schema;
 use tidegate_rules::yaml::Mark;
 use tidegate_rules::{Error, Match, Step, Via, Warning};
 
@@ -60,6 +61,9 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Print the JSON schema of rule files, for editors
+    #[command(after_help = SCHEMA_EXAMPLES)]
+    Schema,
 }
 
 const VALIDATE_EXAMPLES: &str = "\
@@ -78,6 +82,13 @@ Examples:
   tidegate rules test demo user=alice
   tidegate rules test edge path=/login remote_address=10.0.0.7 --rules /etc/tidegate/rules";
 
+const SCHEMA_EXAMPLES: &str = "\
+Save it, and name it in the first line of a rule file:
+  # yaml-language-server: $schema=rules.schema.json
+
+Example:
+  tidegate rules schema > rules.schema.json";
+
 pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<bool, Failure> {
     let options = Options::default();
     let format = |json: bool| if json { Format::Json } else { Format::Text };
@@ -90,6 +101,10 @@ pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<bool, Failur
             let entries: Vec<Entry<'_>> =
                 entries.iter().map(|(key, value)| Entry { key, value }).collect();
             test(path, &options, (domain, &entries), format(*json), out)
+        }
+        Command::Schema => {
+            writeln!(out, "{:#}", schema())?;
+            Ok(true)
         }
     }
 }

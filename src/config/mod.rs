@@ -29,7 +29,7 @@ pub use error::{Error, UserError};
 pub use load::load;
 pub use proxy::Proxy;
 pub use rules::{EXAMPLES, Envoy, Rules, Stats, StatsdProtocol, Xds};
-pub use schema::keys;
+pub use schema::{keys, schema};
 pub use sections::{
     Admin, Cluster, Config, Debug, Failover, Global, Grpc, Http, Join, Limits, Node, Resp, Storage,
     VotersFrom,

@@ -4,11 +4,12 @@
 //! A derived `Deserialize` passes the names of its fields to the deserializer before it reads
 //! anything, and requests each value by its type. [`Probe`] is a deserializer that follows one path
 //! and at its end records the names or supplies one value. So the keys of "did you mean" and the
-//! values of variables always match the sections.
+//! values of variables always match the sections, and so does the schema for editors.
 
 use serde::de::value::{Error, MapDeserializer};
 use serde::de::{Error as _, IntoDeserializer, Visitor};
 use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value as Json, json};
 use toml::Value;
 
 use super::error::{self, Origin};
@@ -18,6 +19,59 @@ use super::text::{OPTION_VARIABLES, PREFIX, variable};
 /// Every key as `section.key`, in the order of `cluster.toml`.
 pub fn keys() -> Vec<String> {
     all_keys().map(|(section, key)| format!("{section}.{key}")).collect()
+}
+
+/// The JSON schema of `cluster.toml`, for editors: every section with its keys, and the type of
+/// each. Ranges, and what holds between keys, are checked by `tidegate serve` alone.
+pub fn schema() -> Json {
+    let of_section = |section: &&'static str| {
+        let keys = fields(&[section]).iter();
+        let properties: Map<String, Json> =
+            keys.map(|key| ((*key).to_owned(), json_type(accepted(&[section, key])))).collect();
+        let schema =
+            json!({ "type": "object", "properties": properties, "additionalProperties": false });
+        ((*section).to_owned(), schema)
+    };
+    let sections: Map<String, Json> = fields(&[]).iter().map(of_section).collect();
+    json!({
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Configuration of tidegate",
+        "type": "object",
+        "properties": sections,
+        "additionalProperties": false,
+    })
+}
+
+fn json_type(accepted: Accepted) -> Json {
+    match accepted {
+        Accepted::Boolean => json!({ "type": "boolean" }),
+        Accepted::Integer => json!({ "type": "integer" }),
+        Accepted::Text => json!({ "type": "string" }),
+        Accepted::List => json!({ "type": "array" }),
+        Accepted::Table => json!({ "type": "object" }),
+        Accepted::Words(words) => json!({ "enum": words }),
+        Accepted::Anything => json!({}),
+    }
+}
+
+/// What the type of a key requests from its deserializer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Accepted {
+    Boolean,
+    Integer,
+    Text,
+    List,
+    Table,
+    Words(&'static [&'static str]),
+    /// Something that decides by the value.
+    Anything,
+}
+
+/// What the key at `path` accepts.
+fn accepted(path: &[&str]) -> Accepted {
+    let mut found = Accepted::Anything;
+    let _ = Config::deserialize(Probe { path, goal: Goal::Accepted(&mut found) });
+    found
 }
 
 /// Every section with each of its keys.
@@ -126,6 +180,8 @@ fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Opt
 enum Goal<'a> {
     /// Record the names of the fields.
     Fields(&'a mut &'static [&'static str]),
+    /// Record what is requested.
+    Accepted(&'a mut Accepted),
     /// Supply the value and record the result.
     Value(&'a Value, &'a mut Result<(), String>),
 }
@@ -136,12 +192,24 @@ struct Probe<'a> {
 }
 
 impl Probe<'_> {
-    /// At the end of the path: supplies the value to `take`, which reads it as the key's type.
-    fn offer<T>(self, take: impl FnOnce(Value) -> Result<T, toml::de::Error>) -> Result<T, Error> {
-        let Goal::Value(value, outcome) = self.goal else { return Err(ended()) };
+    /// At the end of the path: supplies the value to `take`, which reads it as the key's type, or
+    /// records that `kind` was requested.
+    fn offer<T>(
+        self,
+        kind: Accepted,
+        take: impl FnOnce(Value) -> Result<T, toml::de::Error>,
+    ) -> Result<T, Error> {
         if !self.path.is_empty() {
             return Err(ended());
         }
+        let (value, outcome) = match self.goal {
+            Goal::Value(value, outcome) => (value, outcome),
+            Goal::Accepted(found) => {
+                *found = kind;
+                return Err(ended());
+            }
+            Goal::Fields(_) => return Err(ended()),
+        };
         let taken = take(value.clone()).map_err(|error| error.message().to_owned());
         *outcome = taken.as_ref().map(|_| ()).map_err(Clone::clone);
         taken.map_err(Error::custom)
@@ -151,6 +219,15 @@ impl Probe<'_> {
 /// Ends deserialization.
 fn ended() -> Error {
     Error::custom("schema probe ended")
+}
+
+/// Methods that request a value of one kind.
+macro_rules! requested {
+    ($($kind:ident: $($method:ident)+;)+) => {$($(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+            self.offer(Accepted::$kind, |value| value.deserialize_any(visitor))
+        }
+    )+)+};
 }
 
 impl<'de> Deserializer<'de> for Probe<'_> {
@@ -168,7 +245,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
                 Err(ended())
             }
             (None, goal) => Self { path: &[], goal }
-                .offer(|value| value.deserialize_struct(name, fields, visitor)),
+                .offer(Accepted::Table, |value| value.deserialize_struct(name, fields, visitor)),
             (Some((first, path)), goal) if fields.contains(first) => {
                 let field = (*first, Probe { path, goal });
                 visitor.visit_map(MapDeserializer::new(std::iter::once(field)))
@@ -187,7 +264,8 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        self.offer(|value| value.deserialize_enum(name, variants, visitor))
+        let kind = Accepted::Words(variants);
+        self.offer(kind, |value| value.deserialize_enum(name, variants, visitor))
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
@@ -199,12 +277,20 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        self.offer(|value| value.deserialize_any(visitor))
+        self.offer(Accepted::Anything, |value| value.deserialize_any(visitor))
+    }
+
+    requested! {
+        Boolean: deserialize_bool;
+        Integer: deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_u8
+            deserialize_u16 deserialize_u32 deserialize_u64;
+        Text: deserialize_char deserialize_str deserialize_string;
+        List: deserialize_seq;
+        Table: deserialize_map;
     }
 
     serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
-        unit_struct seq tuple tuple_struct map identifier ignored_any
+        i128 u128 f32 f64 bytes byte_buf unit unit_struct tuple tuple_struct identifier ignored_any
     }
 }
 

@@ -34,6 +34,8 @@ fn help_describes_each_command_with_examples() {
         ("help_check", &["check", "--help"]),
         ("help_rules_validate", &["rules", "validate", "--help"]),
         ("help_rules_test", &["rules", "test", "--help"]),
+        ("help_rules_schema", &["rules", "schema", "--help"]),
+        ("help_config_schema", &["config", "schema", "--help"]),
         ("help_ca_init", &["ca", "init", "--help"]),
         ("help_ca_issue", &["ca", "issue", "--help"]),
         ("help_ca_signer", &["ca", "signer", "--help"]),

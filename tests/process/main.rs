@@ -15,6 +15,7 @@ mod concurrency;
 mod crashed_owner;
 mod dashboard;
 mod demo;
+mod documented_commands;
 mod drained_node;
 mod edges;
 mod envoy_ratelimit_command;

@@ -121,19 +121,40 @@ fn the_nodes_of_the_page_on_edges_start() {
     assert_eq!(roles.collect::<Vec<_>>(), ["core", "edge"]);
 }
 
+/// Whole files, and sections to add to one.
+#[test]
+fn configuration_in_the_documents_is_accepted() {
+    let mut accepted = 0;
+    for (name, block) in blocks("toml") {
+        if block.starts_with("[dependencies]") {
+            continue;
+        }
+        let file = Some((Path::new("cluster.toml"), &*block));
+        // A node without a listener for clients is refused.
+        let sets = ["http.listen=127.0.0.1:8080".to_owned()];
+        let inputs = Inputs { file, sets: &sets, ..Inputs::default() };
+        if let Err(error) = assemble(&inputs) {
+            panic!("{name}: {error}\n{block}");
+        }
+        accepted += 1;
+    }
+    assert!(accepted > 5, "{accepted} blocks");
+}
+
+/// Whole files, and descriptors to add to one.
 #[test]
 fn rules_in_the_documents_load() {
     let mut loaded = 0;
-    for name in documents() {
-        let text = read(&name);
-        for block in text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
-            let is_rule_file = block.lines().any(|line| line.starts_with("domain:"));
-            if is_rule_file {
-                let source = load::Source { name: name.clone(), bytes: block.into() };
-                let book = load::parse(&[source], &load::Options::default());
-                assert!(book.is_ok(), "{name}: {}\n{block}", book.unwrap_err());
-                loaded += 1;
-            }
+    for (name, block) in blocks("yaml") {
+        let is_rule_file = block.lines().any(|line| line.starts_with("domain:"));
+        let are_descriptors = block.starts_with("- key:") || block.starts_with("- {key:");
+        if is_rule_file || are_descriptors {
+            let head = if are_descriptors { "domain: d\ndescriptors:\n" } else { "" };
+            let bytes = format!("{head}{block}").into_bytes();
+            let source = load::Source { name: name.clone(), bytes };
+            let book = load::parse(&[source], &load::Options::default());
+            assert!(book.is_ok(), "{name}: {}\n{block}", book.unwrap_err());
+            loaded += 1;
         }
     }
     assert!(loaded > 0, "no document has a rule file");
@@ -224,9 +245,9 @@ pub(crate) fn read(name: &str) -> String {
 }
 
 /// The pages of the repository, without the change log of released versions.
-fn documents() -> Vec<String> {
+pub(crate) fn documents() -> Vec<String> {
     let mut names = Vec::new();
-    for folder in ["", "docs/", "docs/adr/", "tests/"] {
+    for folder in ["", "docs/", "docs/adr/", "docs/reference/", "tests/"] {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             if Path::new(&name).extension().is_some_and(|end| end == "md") && name != "CHANGELOG.md"
@@ -237,6 +258,18 @@ fn documents() -> Vec<String> {
     }
     names.sort();
     names
+}
+
+/// The blocks of code in `language`, each with its page.
+pub(crate) fn blocks(language: &str) -> Vec<(String, String)> {
+    let fence = format!("\n```{language}\n");
+    let mut found = Vec::new();
+    for name in documents() {
+        let text = read(&name);
+        let of_page = text.split(&*fence).skip(1).filter_map(|rest| rest.split("```").next());
+        found.extend(of_page.map(|block| (name.clone(), block.to_owned())));
+    }
+    found
 }
 
 /// The cells of all table rows.

@@ -8,5 +8,7 @@ mod docs;
 mod imports;
 mod monitoring;
 mod mutants;
+mod reference;
+mod rules_schema;
 mod rules_shipped;
 mod source;

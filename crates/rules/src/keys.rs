@@ -26,7 +26,8 @@ pub struct Key {
     pub is_envoy: bool,
 }
 
-const ALL: &[Key] = &[
+/// Every key.
+pub const ALL: &[Key] = &[
     envoy("domain", &[Section::File]),
     envoy("descriptors", &[Section::File, Section::Descriptor]),
     envoy("key", &[Section::Descriptor]),

@@ -12,6 +12,7 @@
 //! - [`load`]: from files or trees to a book. [`yaml`]: the reader, with positions and bounds.
 //! - [`book`]: the immutable set of rules and its lookup; [`rule`]: one rule and its statistics.
 //! - [`error`]: what is wrong, where, and what to do; [`keys`]: every key and where it belongs.
+//! - [`schema`]: the JSON schema of a rule file, for editors.
 //! - [`stats`]: what a node counts of a rule.
 //! - [`metadata`], [`tally`]: what envoyproxy/ratelimit has beside limits.
 //!
@@ -45,6 +46,7 @@ pub mod keys;
 pub mod load;
 pub mod metadata;
 pub mod rule;
+pub mod schema;
 pub mod stats;
 pub mod tally;
 pub mod yaml;

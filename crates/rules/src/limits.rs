@@ -18,6 +18,29 @@ use super::yaml::{Kind, Node};
 pub(super) const LIMITS_MAX: usize = 8;
 /// What holds for all limits of a rule alike.
 const POLICY: [&str; 4] = ["mode", "scope", "on_unavailable", "durability"];
+/// The words of `scope`.
+pub(super) const SCOPES: [(&str, Scope); 2] =
+    [("region", Scope::Region), ("global", Scope::Global)];
+/// The words of `on_unavailable`.
+pub(super) const FALLBACKS: [(&str, OnUnavailable); 3] = [
+    ("allow", OnUnavailable::Allow),
+    ("deny", OnUnavailable::Deny),
+    ("local", OnUnavailable::Local),
+];
+/// The words of `durability`.
+pub(super) const DURABILITIES: [(&str, Durability); 2] =
+    [("async", Durability::Async), ("replicated", Durability::Replicated)];
+const DAY: u64 = 86_400;
+/// The words of `unit`, and their seconds.
+pub(super) const UNITS: [(&str, u64); 7] = [
+    ("second", 1),
+    ("minute", 60),
+    ("hour", 3_600),
+    ("day", DAY),
+    ("week", 7 * DAY),
+    ("month", 30 * DAY),
+    ("year", 365 * DAY),
+];
 
 /// Reads the `rate_limit` of a descriptor into the rule `id`; `None` when it has none.
 pub(super) fn read<'a>(
@@ -129,14 +152,6 @@ fn warn_of_strict_lease(rule: &Rule, sources: &[&Fields<'_>], warnings: &mut War
 /// The rule `id` with the policy that the descriptor or any of its limits sets; they must not
 /// differ. Eventual limits are counted everywhere and have no owner that could wait for a replica.
 fn policy(id: &str, sources: &[&Fields<'_>], defaults: &Defaults) -> Result<Rule, Error> {
-    const SCOPES: [(&str, Scope); 2] = [("region", Scope::Region), ("global", Scope::Global)];
-    const FALLBACKS: [(&str, OnUnavailable); 3] = [
-        ("allow", OnUnavailable::Allow),
-        ("deny", OnUnavailable::Deny),
-        ("local", OnUnavailable::Local),
-    ];
-    const DURABILITIES: [(&str, Durability); 2] =
-        [("async", Durability::Async), ("replicated", Durability::Replicated)];
     let mut rule = Rule::usual(id.into());
     let mode = agreed(sources, "mode", &Mode::ALL.map(|mode| (mode.name(), mode)))?;
     rule.mode = mode.map_or(defaults.mode, |(mode, _)| mode);
@@ -302,16 +317,6 @@ fn key_of(error: quota::Error, limit: &Fields<'_>) -> &'static str {
 /// The length of a calendar unit, in any case, as envoyproxy/ratelimit counts it: a month is 30
 /// days, a year 365. `None` for everything else, including its `unknown`.
 fn calendar_unit(name: &str) -> Option<Span> {
-    const DAY: u64 = 86_400;
-    const UNITS: [(&str, u64); 7] = [
-        ("second", 1),
-        ("minute", 60),
-        ("hour", 3_600),
-        ("day", DAY),
-        ("week", 7 * DAY),
-        ("month", 30 * DAY),
-        ("year", 365 * DAY),
-    ];
     UNITS
         .iter()
         .find(|(unit, _)| unit.eq_ignore_ascii_case(name))
