@@ -8,6 +8,8 @@
 pub mod access;
 pub mod blocked;
 pub mod dashboard;
+mod event_client;
+mod event_reader;
 mod event_stream;
 pub mod events;
 pub mod key;
@@ -19,9 +21,10 @@ pub mod snapshot;
 
 pub use access::Access;
 pub use blocked::{BlockedReport, BlockedSource, WatchBlocked};
+pub use event_client::{EventStream, Listener};
 pub use event_stream::STREAMS_MAX;
 pub use events::Overview;
-pub use node_client::{NodeClient, Reach};
+pub use node_client::{NodeClient, Reach, innermost};
 pub use operate::{Operate, Refusal};
 pub use report::{DrainReport, Inspect, MembersReport, OwnerReport, RegionsReport, StatusReport};
 pub use router::{AdminState, router};

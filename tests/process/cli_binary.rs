@@ -37,6 +37,7 @@ fn help_describes_each_command_with_examples() {
         ("help_ca_init", &["ca", "init", "--help"]),
         ("help_ca_issue", &["ca", "issue", "--help"]),
         ("help_status", &["status", "--help"]),
+        ("help_top", &["top", "--help"]),
         ("help_healthcheck", &["healthcheck", "--help"]),
         ("help_completions", &["completions", "--help"]),
         ("help_man", &["man", "--help"]),
