@@ -16,6 +16,7 @@ use super::rates::Picture;
 use super::screen::{Link, Screen, View};
 use super::tables::{Column, Kind, Row, Table, Tone, number, printable, rules_of_asked, short};
 use crate::admin::report::MemberState;
+use crate::admin::snapshot::MemberRow;
 
 /// Lines of a table besides its rows: title and head.
 const HEAD_LINES: usize = 2;
@@ -173,13 +174,8 @@ fn title(screen: &Screen, picture: &Picture) -> String {
         Link::Live(url) => format!(" at {}", printable(url)),
         Link::Connecting | Link::Lost { .. } => String::new(),
     };
-    let rules = rules_of_asked(snapshot).unwrap_or_default();
-    let differs = |book: &String| book != rules;
-    let others = snapshot.members.iter().filter_map(|row| row.member.rule_book.as_ref());
-    let agreement =
-        if others.clone().any(differs) { ", which differ on members marked !" } else { "" };
-    let rules = printable(short(rules));
-    format!("cluster {cluster}, seen by {node}{at}, rules {rules}{agreement}")
+    let rules = printable(short(rules_of_asked(snapshot).unwrap_or("-")));
+    format!("cluster {cluster}, seen by {node}{at}, rules {rules}")
 }
 
 fn numbers(picture: &Picture) -> String {
@@ -203,12 +199,16 @@ fn problems(picture: &Picture) -> Vec<String> {
     let mut problems = Vec::new();
     let rows = || picture.snapshot.members.iter();
     let is_down = |state: MemberState| state == MemberState::Down;
-    let down: Vec<String> = rows()
-        .filter(|row| is_down(row.member.state))
-        .map(|row| printable(&row.member.id))
-        .collect();
-    if !down.is_empty() {
-        problems.push(format!("down: {}", down.join(", ")));
+    let asked = rules_of_asked(&picture.snapshot);
+    let differs = |row: &MemberRow| {
+        row.member.rule_book.is_some() && row.member.rule_book.as_deref() != asked
+    };
+    let down = names(rows().filter(|row| is_down(row.member.state)));
+    let others = names(rows().filter(|row| !is_down(row.member.state) && differs(row)));
+    for (problem, ids) in [("down", down), ("other rules", others)] {
+        if !ids.is_empty() {
+            problems.push(format!("{problem}: {}", ids.join(", ")));
+        }
     }
     for row in rows().filter(|row| !is_down(row.member.state)) {
         let Some(reported) = &row.reported else { continue };
@@ -224,6 +224,10 @@ fn problems(picture: &Picture) -> Vec<String> {
         }
     }
     problems
+}
+
+fn names<'a>(rows: impl Iterator<Item = &'a MemberRow>) -> Vec<String> {
+    rows.map(|row| printable(&row.member.id)).collect()
 }
 
 fn foot(screen: &Screen) -> String {
@@ -379,7 +383,7 @@ mod tests {
     use crate::admin::report::{
         ClockReport, MemberReport, NodeReport, OwnershipReport, RuleReport,
     };
-    use crate::admin::snapshot::{ClusterSnapshot, KeyRefusals, MemberRow, SelfReport};
+    use crate::admin::snapshot::{ClusterSnapshot, KeyRefusals, SelfReport};
 
     const URL: &str = "http://127.0.0.1:8082";
 
@@ -522,7 +526,7 @@ mod tests {
             "no lease",
             "0badc0de !",
             "-3ms !",
-            "differ on members marked !",
+            "other rules: n2",
         ];
         for words in all {
             assert!(text.contains(words), "{words:?}: {text}");
@@ -669,8 +673,8 @@ mod tests {
 
     #[test]
     fn columns_at_the_end_go_first() {
-        assert_eq!(fitted(vec![4, 5, 6], 40), [27, 5, 6]);
-        assert_eq!(fitted(vec![40, 5, 6], 30), [17, 5, 6]);
+        assert_eq!(fitted(vec![4, 5, 6], 40), [25, 5, 6]);
+        assert_eq!(fitted(vec![40, 5, 6], 30), [15, 5, 6]);
         assert_eq!(fitted(vec![40, 5, 6], 20), [13, 5]);
         assert_eq!(fitted(vec![40, 5, 6], 3), [3]);
     }
