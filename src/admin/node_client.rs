@@ -94,3 +94,13 @@ fn unusable(file: &Path, error: &dyn std::error::Error) -> UserError {
     let fix = "give a certificate and the key it was made with, both PEM";
     UserError::new(format!("{}: {error}", file.display()), fix)
 }
+
+/// The innermost message of a failed request, without the number that the system gave it.
+pub fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    let text = innermost.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
+}

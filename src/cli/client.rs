@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use super::Failure;
 use crate::admin::tokens::MAKE_TOKEN;
-use crate::admin::{NodeClient, Reach};
+use crate::admin::{NodeClient, Reach, innermost};
 use crate::config::UserError;
 
 /// Timeout of the whole request.
@@ -240,12 +240,14 @@ fn ask_within(
     Err(no_answer(url, &problem))
 }
 
-fn no_answer(url: &str, problem: &str) -> Failure {
+/// The failure of a request to the node at `url`.
+pub(super) fn no_answer(url: &str, problem: &str) -> Failure {
     let fix = "start a node with `tidegate serve`, or set --url to the address of one";
     UserError::new(format!("{url}: {problem}"), fix).into()
 }
 
-fn parse(url: &str) -> Result<Uri, Failure> {
+/// The URL of a listener.
+pub(super) fn parse(url: &str) -> Result<Uri, Failure> {
     let uri = url.parse::<Uri>().ok();
     uri.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some())
         .ok_or_else(|| {
@@ -267,15 +269,4 @@ async fn exchange(
     let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
     let body = body.map_err(|error| innermost(&*error))?;
     Ok(Response::from_parts(head, body.to_bytes()))
-}
-
-/// The innermost error message.
-fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    let text = innermost.to_string();
-    // The error number is of no use to people.
-    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }

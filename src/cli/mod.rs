@@ -29,6 +29,7 @@ pub mod rules;
 mod serve;
 mod shutdown;
 mod status;
+mod top;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -73,6 +74,8 @@ enum Command {
     Join(join::Args),
     /// Show members, regions, ring shares, rules and clocks, or the owner of a key
     Status(status::Args),
+    /// Show the whole cluster, live, in the terminal
+    Top(top::Args),
     /// Ask a node whether it is ready
     Healthcheck(healthcheck::Args),
     /// Show the agreed members and voters of a region
@@ -109,6 +112,7 @@ Examples:
   tidegate proxy --upstream http://127.0.0.1:3000 --rules rules/
                                               limits in front of an application
   tidegate status                             how the cluster looks from the node here
+  tidegate top                                all of it, live
   tidegate demo                               three nodes, two regions, limits at work";
 
 /// The commands with their options, for the reference in the documents.
@@ -162,6 +166,7 @@ fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<bool,
         Command::RatelimitConfigCheck(args) => config_check::run(&args, out),
         Command::Ca(command) => ca::run(&command, screen, out),
         Command::Status(args) => status::run(&args, screen, out),
+        Command::Top(args) => top::run(&args, screen, out),
         Command::Healthcheck(args) => healthcheck::run(&args, out),
         Command::Members(args) => members::run(&args, screen, out),
         Command::Regions(args) => regions::run(&args, screen, out),

@@ -16,7 +16,6 @@
 //! them, the entries end by themselves.
 
 mod blocklist;
-mod event_stream;
 mod nft;
 mod node_stream;
 mod ruleset;
@@ -38,8 +37,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::blocklist::{Blocklist, Transaction};
 pub use self::nft::Error as NftError;
-use self::node_stream::{Listener, Update};
-use crate::admin::Reach;
+use self::node_stream::Update;
+use crate::admin::{Listener, Reach};
 use crate::config::Secret;
 
 /// Most nodes to follow.

@@ -43,6 +43,7 @@ fn help_describes_each_command_with_examples() {
         ("help_ca_revoke", &["ca", "revoke", "--help"]),
         ("help_join", &["join", "--help"]),
         ("help_status", &["status", "--help"]),
+        ("help_top", &["top", "--help"]),
         ("help_healthcheck", &["healthcheck", "--help"]),
         ("help_completions", &["completions", "--help"]),
         ("help_man", &["man", "--help"]),

@@ -181,6 +181,11 @@ async fn a_node_with_a_token_serves_commands_that_have_it() {
     let served = status(&["--token-file", file]);
     assert!(served.status.success(), "{}", String::from_utf8_lossy(&served.stderr));
 
+    let args = ["top", "--once", "--url", &url, "--token-file", file];
+    let top = Command::new(TIDEGATE).env_clear().args(args).output().unwrap();
+    let text = String::from_utf8_lossy(&top.stdout);
+    assert!(text.contains("members: 1 of 1 up"), "{text}");
+
     // A token that others can read is none.
     fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
     assert_eq!(status(&["--token-file", file]).status.code(), Some(2));

@@ -42,6 +42,7 @@ mod secured_listeners;
 mod soft_limits;
 mod stats_bounds;
 mod systemd;
+mod top;
 mod xds;
 
 /// The binary that cargo built for these tests.

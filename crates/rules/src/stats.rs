@@ -155,7 +155,8 @@ impl RuleCounts {
     /// Checks that were decided, whatever the result.
     pub fn checks(&self) -> u64 {
         let Self { local, by_grant, by_owner, remembered, unavailable, alone, .. } = self;
-        local + by_grant + by_owner + remembered + unavailable + alone
+        let decided = [local, by_grant, by_owner, remembered, unavailable, alone];
+        decided.into_iter().fold(0, |sum, checks| sum.saturating_add(*checks))
     }
 
     /// How far windows that were used up are over their limits, as a part of these; `None` while

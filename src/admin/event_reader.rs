@@ -3,7 +3,7 @@
 //! Source: WHATWG HTML, 9.2.6. Events of several lines of data, ids and retry times are not sent;
 //! the last line counts, the others are ignored.
 
-/// Longest line: a picture of all sources that a node watches, twice over.
+/// Longest line: all sources that a node watches, twice over. A snapshot of a cluster is smaller.
 const LINE_BYTES_MAX: usize = 16 << 20;
 
 /// The name of a field, and the space that follows it.
@@ -12,7 +12,7 @@ const DATA: &[u8] = b"data: ";
 
 /// Reads the bytes of a stream.
 #[derive(Debug, Default)]
-pub(super) struct EventStream {
+pub(super) struct EventReader {
     /// The line that is not complete.
     line: Vec<u8>,
     /// Of the event that is not complete.
@@ -32,7 +32,7 @@ pub(super) struct Event {
 #[error("an event is longer than {LINE_BYTES_MAX} bytes")]
 pub(super) struct TooLong;
 
-impl EventStream {
+impl EventReader {
     /// The events that `bytes` complete.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Result<Vec<Event>, TooLong> {
         let mut events = Vec::new();
@@ -84,7 +84,7 @@ mod tests {
             let mut cuts = cuts;
             cuts.extend([0, STREAM.len()]);
             cuts.sort_unstable();
-            let mut stream = EventStream::default();
+            let mut stream = EventReader::default();
             let parts = cuts.windows(2).map(|cut| &STREAM[cut[0]..cut[1]]);
             let events: Vec<Event> = parts.flat_map(|part| stream.push(part).unwrap()).collect();
             prop_assert_eq!(events, expected());
@@ -94,13 +94,13 @@ mod tests {
         fn bytes_that_are_no_stream_do_no_harm(
             bytes in prop::collection::vec(any::<u8>(), 0..500),
         ) {
-            let _ = EventStream::default().push(&bytes);
+            let _ = EventReader::default().push(&bytes);
         }
     }
 
     #[test]
     fn an_endless_line_is_refused() {
-        let mut stream = EventStream::default();
+        let mut stream = EventReader::default();
         let part = vec![b'x'; 1 << 20];
         let taken = (0..64).take_while(|_| stream.push(&part).is_ok()).count();
         assert_eq!(taken, 16);
