@@ -243,6 +243,7 @@ mod tests {
                 "defaults",
                 "envoy",
                 "stats",
+                "traces",
                 "xds"
             ]
         );

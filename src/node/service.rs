@@ -8,7 +8,7 @@ use tidegate_cluster::edge::Publisher;
 use tidegate_cluster::environment::Clock;
 use tidegate_cluster::mesh::wire::{
     Call, Check, CombinedCheck, Digest, EdgeCall, GrantAsk, Group, InterventionCall, PingStatus,
-    PongStatus, Reply, SyncRole,
+    PongStatus, Reply, SyncRole, TRACE_STATE_BYTES_MAX, TracedCheck,
 };
 use tidegate_cluster::mesh::{Peer, Service, ServiceReply};
 use tidegate_cluster::pki::Role;
@@ -21,7 +21,7 @@ use tidegate_ownership::standstill::ClockReading;
 use super::clock_sync::ClockSync;
 use super::join::Joined;
 use super::own_report::OwnReport;
-use crate::decide::Decider;
+use crate::decide::{Decider, Decisions};
 
 /// Answers the calls of peers without blocking.
 pub(super) struct PeerService {
@@ -60,6 +60,7 @@ impl Service for PeerService {
             Call::CombinedCheck(CombinedCheck { first, further, ask }) => {
                 return self.check(from, &first, &further, ask);
             }
+            Call::TracedCheck(call) => return self.traced_check(from, &call),
             Call::Reserve(call) => {
                 if from.has_run_for(call.deadline, self.clock.monotonic()) {
                     self.decider.counters().expired.fetch_add(1, Ordering::Relaxed);
@@ -142,6 +143,7 @@ fn may_send(role: Role, call: &Call) -> bool {
         Call::Ping { .. }
         | Call::Check(_)
         | Call::CombinedCheck(_)
+        | Call::TracedCheck(_)
         | Call::GiveBack(_)
         | Call::Reserve(_)
         | Call::Commit(_)
@@ -187,6 +189,27 @@ impl PeerService {
         match self.decider.confirmation(sender, check, further, &reply) {
             Some(confirmed) => ServiceReply::Deferred(Box::pin(confirmed)),
             None => ServiceReply::Ready(reply),
+        }
+    }
+
+    /// As [`PeerService::check`], in spans below those of the sender.
+    fn traced_check(&self, from: &Peer, call: &TracedCheck) -> ServiceReply {
+        let TracedCheck { check: CombinedCheck { first, further, ask }, traces } = call;
+        if traces.iter().any(|context| context.state.len() > TRACE_STATE_BYTES_MAX) {
+            return ServiceReply::Ready(self.noted(from, Reply::Malformed));
+        }
+        let recorder = self.decider.recorder();
+        let decisions = Decisions::begin(recorder, &from.id, 1 + further.len(), traces);
+        match self.check(from, first, further, *ask) {
+            ServiceReply::Ready(reply) => {
+                decisions.end(&reply);
+                ServiceReply::Ready(reply)
+            }
+            ServiceReply::Deferred(confirmed) => ServiceReply::Deferred(Box::pin(async move {
+                let reply = confirmed.await;
+                decisions.end(&reply);
+                reply
+            })),
         }
     }
 

@@ -39,6 +39,8 @@ mod secured_listeners;
 mod soft_limits;
 mod stats_bounds;
 mod systemd;
+#[cfg(feature = "otel")]
+mod traces;
 mod xds;
 
 /// The binary that cargo built for these tests.
