@@ -12,4 +12,5 @@ pub mod node;
 pub mod observe;
 pub mod reload;
 pub mod storage;
+pub mod traces;
 pub mod xds;

@@ -6,6 +6,7 @@ use arc_swap::ArcSwap;
 use tidegate::config::Config;
 use tidegate::front::Probes;
 use tidegate::node::{self, Core, Setup};
+use tidegate::traces::Traces;
 use tidegate_ownership::identity::NodeId;
 use tidegate_rules::book::Book;
 use tidegate_rules::load::{self, Options, Source};
@@ -43,7 +44,8 @@ pub fn with_node<F: Future<Output = ()>>(body: impl FnOnce(Arc<Core>) -> F) {
         let mut config = Config::standalone();
         config.limits.keys_max = KEYS_MAX;
         let node = NodeId::new("fuzz").expect("a valid id");
-        let setup = Setup { config, node, identity: None, book: BOOK.clone(), http: None };
+        let (book, traces) = (BOOK.clone(), Traces::default());
+        let setup = Setup { config, node, identity: None, book, http: None, traces };
         let (environment, _) = node::system_environment();
         let (core, _) = Core::build(setup, environment).await.expect("a node");
         body(core).await;

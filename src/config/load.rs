@@ -120,17 +120,18 @@ pub(crate) fn build(
 fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
     let Some(folder) = file.parent() else { return };
     let tls = &mut config.tls;
-    let (proxy, xds) = (&mut config.proxy, &mut config.xds);
+    let (proxy, xds, traces) = (&mut config.proxy, &mut config.xds, &mut config.traces);
     let (http, grpc) = (&mut config.http, &mut config.grpc);
     let (resp, admin) = (&mut config.resp, &mut config.admin);
     let access_log = proxy.access_log.as_mut().filter(|path| *path != Path::new("-"));
-    let paths: [(&str, Option<&mut PathBuf>); 29] = [
+    let paths: [(&str, Option<&mut PathBuf>); 30] = [
         ("node.data_dir", config.node.data_dir.as_mut()),
         ("rules.path", Some(&mut config.rules.path)),
         ("tls.ca", tls.ca.as_mut()),
         ("tls.cert", tls.cert.as_mut()),
         ("tls.key", tls.key.as_mut()),
         ("tls.secret", tls.secret.as_mut()),
+        ("traces.tls_ca", traces.tls_ca.as_mut()),
         ("xds.tls_ca", xds.tls_ca.as_mut()),
         ("xds.tls_cert", xds.tls_cert.as_mut()),
         ("xds.tls_key", xds.tls_key.as_mut()),

@@ -20,6 +20,7 @@ mod schema;
 mod sections;
 pub(crate) mod text;
 mod tls_files;
+mod traces;
 pub mod validate;
 mod value;
 
@@ -36,4 +37,5 @@ pub use sections::{
 };
 pub use tidegate_cluster::pki::Tls;
 pub use tls_files::TlsFiles;
+pub use traces::{OtlpProtocol, Traces};
 pub use value::Secret;

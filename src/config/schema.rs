@@ -330,6 +330,7 @@ mod tests {
                 "defaults",
                 "envoy",
                 "stats",
+                "traces",
                 "xds"
             ]
         );

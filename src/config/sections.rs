@@ -18,6 +18,7 @@ use super::auth::Auth;
 use super::blocked_sources::BlockedSources;
 use super::proxy::Proxy;
 use super::rules::{Envoy, Rules, Stats, Xds};
+use super::traces::Traces;
 use super::value::{Secret, duration};
 
 /// The whole configuration.
@@ -49,6 +50,7 @@ pub struct Config {
     pub defaults: Defaults,
     pub envoy: Envoy,
     pub stats: Stats,
+    pub traces: Traces,
     pub xds: Xds,
 }
 

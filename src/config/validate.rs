@@ -17,9 +17,10 @@ use super::sections::{
     Admin, Cluster, Config, Limits, Node, Resp, Storage, THREADS_MAX, VotersFrom,
 };
 use super::tls_files::TlsFiles;
+use super::traces::Traces;
 
-/// Most pairs of `xds.node_metadata`, and of `xds.headers`.
-pub const XDS_PAIRS_MAX: usize = 64;
+/// Most pairs of `xds.node_metadata`, and of `xds.headers` and `traces.headers`.
+pub const PAIRS_MAX: usize = 64;
 
 /// Founders, and nodes that found together.
 const FOUNDERS_MAX: usize = 64;
@@ -61,6 +62,7 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
     within("storage.interval", config.storage.interval, ms(100)..=secs(600))?;
     envoy(&config.envoy)?;
     stats(&config.stats)?;
+    traces(&config.traces)?;
     xds(&config.xds)?;
     limits(&config.limits)
 }
@@ -466,24 +468,48 @@ fn xds(xds: &Xds) -> Result<(), Invalid> {
             "begin xds.server with https://, or remove it",
         )?;
     }
-    xds_pairs("xds.node_metadata", &xds.node_metadata, '=')?;
-    xds_pairs("xds.headers", &xds.headers, ':')?;
-    for (name, value) in xds.header_pairs() {
-        let is_text = !name.ends_with("-bin") && http::HeaderValue::try_from(value).is_ok();
-        ensure(
-            is_text && http::HeaderName::try_from(name).is_ok(),
-            "xds.headers",
-            format!("{name:?} cannot be sent as a text header"),
-            "use letters, digits and - in its name",
-        )?;
-    }
+    pairs("xds.node_metadata", &xds.node_metadata, '=')?;
+    pairs("xds.headers", &xds.headers, ':')?;
+    xds.header_pairs().try_for_each(|pair| header("xds.headers", pair))?;
     within("xds.max_message_bytes", xds.max_message_bytes, 1_024..=67_108_864)?;
     within("xds.backoff_initial", xds.backoff_initial, ms(10)..=secs(60))?;
     within("xds.backoff_max", xds.backoff_max, xds.backoff_initial..=secs(600))
 }
 
-fn xds_pairs(key: &'static str, pairs: &[String], separator: char) -> Result<(), Invalid> {
-    at_most(key, pairs.len(), XDS_PAIRS_MAX)?;
+fn header(key: &'static str, (name, value): (&str, &str)) -> Result<(), Invalid> {
+    let is_text = !name.ends_with("-bin") && http::HeaderValue::try_from(value).is_ok();
+    ensure(
+        is_text && http::HeaderName::try_from(name).is_ok(),
+        key,
+        format!("{name:?} cannot be sent as a text header"),
+        "use letters, digits and - in its name",
+    )
+}
+
+fn traces(traces: &Traces) -> Result<(), Invalid> {
+    let url = traces.url();
+    ensure(
+        traces.endpoint.is_none() || url.is_some(),
+        "traces.endpoint",
+        format!("{:?} is not a receiver", traces.endpoint.as_deref().unwrap_or_default()),
+        "write http://HOST:PORT or https://HOST:PORT; a path may follow unless traces.protocol is \
+         grpc",
+    )?;
+    let is_tls = url.is_some_and(|url| url.scheme_str() == Some("https"));
+    ensure(
+        traces.tls_ca.is_none() || traces.endpoint.is_none() || is_tls,
+        "traces.tls_ca",
+        "traces.endpoint does not use TLS",
+        "begin traces.endpoint with https://, or remove it",
+    )?;
+    within("traces.sampling_rate", traces.sampling_rate, 0.0..=1.0)?;
+    pairs("traces.headers", &traces.headers, ':')?;
+    traces.header_pairs().try_for_each(|pair| header("traces.headers", pair))?;
+    within("traces.timeout", traces.timeout, ms(100)..=secs(60))
+}
+
+fn pairs(key: &'static str, pairs: &[String], separator: char) -> Result<(), Invalid> {
+    at_most(key, pairs.len(), PAIRS_MAX)?;
     pairs.iter().try_for_each(|pair| {
         ensure(
             pair.contains(separator),

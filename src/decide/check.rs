@@ -13,6 +13,7 @@ use tidegate_rules::metadata::Metadata;
 use tidegate_rules::tally::Tallies;
 
 use crate::config::Envoy;
+use crate::traces::Traces;
 
 /// Most limits of clients that are decided in one batch; longer pipelines take several.
 pub const THROTTLE_BATCH_MAX: usize = 32;
@@ -31,6 +32,11 @@ pub trait Decide: Send + Sync + 'static {
     fn envoy(&self) -> &Envoy {
         static DEFAULT: LazyLock<Envoy> = LazyLock::new(Envoy::default);
         &DEFAULT
+    }
+
+    /// The traces that requests belong to.
+    fn traces(&self) -> Option<&Traces> {
+        None
     }
 
     /// The statistics in which a listener counts the requests that it answers with an error.
@@ -120,6 +126,22 @@ pub enum VerdictSource {
     Blocked,
     /// The verdicts are about requests in flight, and not about the limits of the rule.
     InFlight,
+}
+
+impl VerdictSource {
+    /// As reports and traces call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unlimited => "unlimited",
+            Self::Local => "local",
+            Self::Owner => "owner",
+            Self::Fallback => "fallback",
+            Self::Grant => "grant",
+            Self::NegativeCache => "negative_cache",
+            Self::Blocked => "blocked",
+            Self::InFlight => "in_flight",
+        }
+    }
 }
 
 impl CheckResponse {

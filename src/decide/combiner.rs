@@ -25,9 +25,10 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tidegate_cluster::mesh::wire::COMBINED_VERDICTS_MAX;
+use tidegate_cluster::mesh::wire::{COMBINED_VERDICTS_MAX, TraceContext};
 use tidegate_limiter::store::KeyHash;
 use tidegate_limiter::units::Hits;
 use tokio::sync::oneshot;
@@ -47,6 +48,8 @@ pub(super) struct Waiting {
     pub(super) hits: Hits,
     /// When its caller stops waiting.
     pub(super) deadline: Instant,
+    /// If it is recorded.
+    pub(super) trace: Option<Arc<TraceContext>>,
     pub(super) reply: oneshot::Sender<Result<Forwarded, NoVerdict>>,
 }
 
@@ -102,7 +105,13 @@ struct InFlight {
 
 impl Combiner {
     /// A check of these limits is to be sent.
-    pub(super) fn join(&self, limits: &Limits, hits: Hits, deadline: Instant) -> Joined {
+    pub(super) fn join(
+        &self,
+        limits: &Limits,
+        hits: Hits,
+        deadline: Instant,
+        trace: Option<&Arc<TraceContext>>,
+    ) -> Joined {
         let Some(key) = limits.key() else { return Joined::Apart };
         let mut shard = self.shard(key).lock();
         let is_hot = shard.hot == Some(key);
@@ -118,7 +127,7 @@ impl Combiner {
             return Joined::Apart;
         }
         let (reply, receiver) = oneshot::channel();
-        in_flight.waiting.push(Waiting { hits, deadline, reply });
+        in_flight.waiting.push(Waiting { hits, deadline, trace: trace.cloned(), reply });
         if in_flight.waiting.len() < checks_max(limits) {
             return Joined::Waits { reply: receiver, is_first: in_flight.waiting.len() == 1 };
         }
@@ -208,7 +217,7 @@ mod tests {
     }
 
     fn join(combiner: &Combiner, limits: &Limits, hits: u32) -> Joined {
-        combiner.join(limits, Hits::new(i64::from(hits)), Instant::now())
+        combiner.join(limits, Hits::new(i64::from(hits)), Instant::now(), None)
     }
 
     fn hits(leaving: Option<Leaving>) -> Vec<i64> {

@@ -42,7 +42,9 @@ use super::outcome::{Decided, Forwarded, NoVerdict};
 use super::overshoot::Overshoot;
 use super::plan::{PlannedCheck, Planner};
 use super::refused_keys::RefusedKeys;
+use super::traced;
 use crate::config::Envoy;
+use crate::traces::Traces;
 
 /// The settings of the decision path.
 #[derive(Debug)]
@@ -58,6 +60,8 @@ pub struct Options {
     pub blocked_sources: Option<Arc<BlockedSources>>,
     /// Whether the values of descriptors that are refused are kept, for an operator to see.
     pub shows_keys: bool,
+    /// To whose spans decisions are added.
+    pub traces: Traces,
 }
 
 /// The node that decides.
@@ -229,6 +233,11 @@ impl Decider {
         &self.shared.counters
     }
 
+    /// What records requests of clients and of peers.
+    pub fn recorder(&self) -> &Traces {
+        &self.shared.options.traces
+    }
+
     /// What operators did to keys by hand.
     pub fn interventions(&self) -> &Arc<Interventions> {
         &self.shared.node.interventions
@@ -283,6 +292,9 @@ impl Decide for Decider {
         {
             sources.refused(&request, &response, hasher, now);
         }
+        if let Some(span) = options.traces.current() {
+            traced::decided(&span, &request, &response, options.shows_keys);
+        }
         response
     }
 
@@ -296,6 +308,10 @@ impl Decide for Decider {
 
     fn tallies(&self) -> Option<&Tallies> {
         Some(&self.shared.rules.tallies)
+    }
+
+    fn traces(&self) -> Option<&Traces> {
+        Some(&self.shared.options.traces)
     }
 }
 

@@ -21,8 +21,10 @@ use futures_util::future::join_all;
 use scopeguard::ScopeGuard;
 use smallvec::SmallVec;
 use tidegate_cluster::backoff::exponential;
-use tidegate_cluster::mesh::codec::COMBINED_CHECKS;
-use tidegate_cluster::mesh::wire::{Call, Check, CombinedCheck, CombinedVerdicts, Grant, Reply};
+use tidegate_cluster::mesh::codec::{COMBINED_CHECKS, TRACED_CHECKS};
+use tidegate_cluster::mesh::wire::{
+    Call, Check, CombinedCheck, CombinedVerdicts, Grant, Reply, TraceContext, TracedCheck,
+};
 use tidegate_cluster::mesh::{CallError, Mesh, Peer, StreamClass, running};
 use tidegate_cluster::replication;
 use tidegate_limiter::store::{KeyHash, Verdicts};
@@ -42,6 +44,8 @@ use super::limits::Limits;
 use super::outcome::{Forwarded, NoVerdict};
 use super::owner_search::{OwnerSearch, Target};
 use super::routing_attempts::ATTEMPTS_MAX;
+use super::traced;
+use crate::traces;
 
 /// What became of a call with one or more checks.
 pub(super) struct OwnerVerdicts {
@@ -88,6 +92,8 @@ struct Batch<'a> {
     hits: &'a [Hits],
     /// Of a leased rule: the hits that are wanted and held.
     ask: Option<(u32, u32)>,
+    /// Of the checks that are recorded.
+    spans: &'a [traces::Span],
     deadline: Instant,
     /// The same by the clock that the owner compares.
     expires: Span,
@@ -118,7 +124,9 @@ impl Decider {
     ) -> Result<Forwarded, NoVerdict> {
         let key = limits.key().ok_or(NoVerdict::Unavailable)?;
         let deadline = Instant::now() + patience;
-        let reply = match self.shared.combiner.join(limits, hits, deadline) {
+        let trace = self.shared.options.traces.current().map(|span| span.context().clone());
+        let trace = trace.as_ref();
+        let reply = match self.shared.combiner.join(limits, hits, deadline, trace) {
             Joined::First { is_hot } => {
                 let ends = scopeguard::guard((), |()| self.call_ended(key));
                 let asks = self.asks_alone(limits);
@@ -128,15 +136,15 @@ impl Decider {
                     checks = self.shared.combiner.others(key);
                 }
                 if checks.is_empty() && !asks {
-                    return self.send_one(limits, hits, deadline).await;
+                    return self.send_one(limits, hits, deadline, trace).await;
                 }
                 let (reply, receiver) = oneshot::channel();
-                checks.insert(0, Waiting { hits, deadline, reply });
+                checks.insert(0, Waiting { hits, deadline, trace: trace.cloned(), reply });
                 ScopeGuard::into_inner(ends);
                 self.leave(key, Leaving { limits: limits.clone(), checks });
                 receiver
             }
-            Joined::Apart => return self.send_one(limits, hits, deadline).await,
+            Joined::Apart => return self.send_one(limits, hits, deadline, trace).await,
             // The call on its way asks for nothing, and this check shows that the key is in use.
             Joined::Waits { reply, is_first: true } if self.may_ask_now(limits) => {
                 self.hurry(key);
@@ -202,12 +210,17 @@ impl Decider {
         if hits.len() > 1 {
             self.shared.counters.combined.fetch_add(hits.len() as u64, Ordering::Relaxed);
         }
-        let sent = self.send(&limits, &hits, deadline, limits.leased.is_some()).await;
+        let traces: SmallVec<[_; 1]> =
+            checks.iter().filter_map(|check| check.trace.clone()).collect();
+        let sent = self.send(&limits, &hits, deadline, limits.leased.is_some(), &traces).await;
         if let Err(NoVerdicts::Separate) = sent {
-            let one_by_one = checks.into_iter().map(|Waiting { hits, deadline, reply }| {
-                let limits = &limits;
-                async move { reply.send(self.send_one(limits, hits, deadline).await) }
-            });
+            let one_by_one =
+                checks.into_iter().map(|Waiting { hits, deadline, trace, reply }| {
+                    let limits = &limits;
+                    async move {
+                        reply.send(self.send_one(limits, hits, deadline, trace.as_ref()).await)
+                    }
+                });
             join_all(one_by_one).await;
             return;
         }
@@ -222,8 +235,10 @@ impl Decider {
         limits: &Limits,
         hits: Hits,
         deadline: Instant,
+        trace: Option<&Arc<TraceContext>>,
     ) -> Result<Forwarded, NoVerdict> {
-        of_check(limits, hits, 0, &self.send(limits, &[hits], deadline, false).await)
+        let traces = trace.map(std::slice::from_ref).unwrap_or_default();
+        of_check(limits, hits, 0, &self.send(limits, &[hits], deadline, false, traces).await)
     }
 
     /// Has a check for each of `hits` decided by the owner, and asks it for more if `asks`. This
@@ -234,10 +249,13 @@ impl Decider {
         hits: &[Hits],
         deadline: Instant,
         asks: bool,
+        traces: &[Arc<TraceContext>],
     ) -> Result<OwnerVerdicts, NoVerdicts> {
         let asked = self.shared.node.clock.monotonic();
         let ask = self.ask(limits, hits, asks, asked);
-        let sent = self.route(limits, hits, deadline, ask).await;
+        let spans = traced::forwards(&self.shared.options.traces, traces);
+        let sent = self.route(limits, hits, deadline, ask, &spans).await;
+        traced::forwarded(spans, hits.len(), sent.is_ok());
         if is_wanted(ask) {
             let reply = sent.as_ref().ok();
             let counters = limits.counters.len().max(1);
@@ -255,6 +273,7 @@ impl Decider {
         hits: &[Hits],
         deadline: Instant,
         ask: Option<(u32, u32)>,
+        spans: &[traces::Span],
     ) -> Result<OwnerVerdicts, NoVerdicts> {
         let Shared { node, next_check_id, .. } = &*self.shared;
         let search = limits.key().and_then(|KeyHash { token, .. }| {
@@ -268,6 +287,7 @@ impl Decider {
             limits,
             hits,
             ask,
+            spans,
             deadline,
             expires: running(node.clock.monotonic().plus(search.left().into())),
         };
@@ -275,6 +295,7 @@ impl Decider {
             let peer = match search.next().await.map_err(NoVerdicts::None)? {
                 Target::Peer(peer) => peer,
                 Target::Here => {
+                    traced::asks(spans, node.incarnation.node());
                     let now = node.clock.now();
                     let Some(verdicts) = self.decide_each_if_owned(limits, hits, now) else {
                         search.not_owned_here();
@@ -386,7 +407,12 @@ impl Batch<'_> {
             .ask
             .filter(|_| is_combined)
             .map(|ask| ask_of(mesh.region(), peer, self.limits, ask));
-        let call = if further.is_empty() && ask.is_none() {
+        traced::asks(self.spans, &peer.id);
+        let call = if !self.spans.is_empty() && peer.version >= TRACED_CHECKS {
+            let check = CombinedCheck { first, further: further.into(), ask };
+            let traces = traced::contexts(self.spans);
+            Call::TracedCheck(Box::new(TracedCheck { check, traces }))
+        } else if further.is_empty() && ask.is_none() {
             Call::Check(first)
         } else if is_combined {
             Call::CombinedCheck(CombinedCheck { first, further: further.into(), ask })

@@ -71,6 +71,7 @@ mod source_net;
 mod source_watch;
 mod status;
 mod throttle;
+mod traced;
 
 pub use blocked_sources::{BlockedSources, SourceCounters};
 pub use check::{
@@ -90,3 +91,4 @@ pub use reserve::{
 };
 pub use source_net::{NEVER_BLOCKED, NotASource, SourceNet};
 pub use source_watch::{Blocked, SOURCES_MAX};
+pub(crate) use traced::Decisions;

@@ -180,7 +180,7 @@ impl Set {
 }
 
 /// `user=alice|path=/x`, cut at a character.
-fn label(entries: &[Pair<'_>]) -> Box<str> {
+pub(super) fn label(entries: &[Pair<'_>]) -> Box<str> {
     let mut text = String::new();
     for Pair { key, value } in entries {
         let between = if text.is_empty() { "" } else { "|" };

@@ -23,6 +23,7 @@ use tidegate_cluster::pki::{self, JoinToken, NewKey, Overwrite, PIN_BYTES};
 use tidegate_limiter::units::Timestamp;
 
 use super::{Enrolled, JOIN_PATH, JoinRequest};
+use crate::admin::innermost;
 
 /// The longest that the exchange may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -176,12 +177,4 @@ impl ServerCertVerifier for SignerOfToken {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
     }
-}
-
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    innermost.to_string()
 }

@@ -20,6 +20,7 @@ pub mod rls;
 pub mod serve;
 pub mod stats;
 pub mod tls;
+pub mod traced;
 
 mod address_bound;
 mod connection;

@@ -51,6 +51,7 @@ use crate::config::{self, Config, Failover, UserError, VotersFrom};
 use crate::decide::{self, BlockedSources, Decider, LocalNode};
 use crate::enrolment::Issuer;
 use crate::storage::SnapshotTask;
+use crate::traces::Traces;
 
 /// What a core is built from.
 #[derive(Debug)]
@@ -65,6 +66,8 @@ pub struct Setup {
     pub book: Arc<ArcSwap<Book>>,
     /// Address of the HTTP listener, for display.
     pub http: Option<SocketAddr>,
+    /// To which its requests belong.
+    pub traces: Traces,
 }
 
 /// A node without its listeners.
@@ -136,7 +139,7 @@ impl Core {
         setup: Setup,
         environment: Environment,
     ) -> Result<(Arc<Self>, Option<mesh::Tasks>), UserError> {
-        let Setup { config, node, identity, book, http } = setup;
+        let Setup { config, node, identity, book, http, traces } = setup;
         let clock = environment.clock.clone();
         let incarnation = Arc::new(Incarnation::new(node.clone(), clock.system()));
         let store = Arc::new(config.limits.new_store());
@@ -235,6 +238,7 @@ impl Core {
             global_deadline: config.cluster.global_deadline.to_std(),
             blocked_sources: blocked_sources.clone(),
             shows_keys: config.admin.show_keys,
+            traces,
         };
         let tallies = Arc::<Tallies>::default();
         let rules = decide::Rules { book: book.clone(), tallies: tallies.clone() };

@@ -36,6 +36,7 @@ use crate::front::resp;
 use crate::front::rls::{self, RlsService};
 use crate::front::serve::{HttpService, ListenerStats, Protocols, serve};
 use crate::front::tls::Tls;
+use crate::front::traced::{Form, Traced};
 use crate::observe::metrics::Listener;
 
 /// Connections waiting to be accepted; `net.core.somaxconn` applies too.
@@ -235,12 +236,14 @@ impl Listeners {
             stats: http.stats.clone(),
             metrics: Page::default(),
         });
+        let traces = core.decider.recorder();
+        let http_service = Traced::new(http_router, traces.clone(), Form::Http);
         let rls = RlsService {
             decide: decider(&metrics.grpc),
             bounds: bounds.clone(),
             stats: grpc.stats.clone(),
         };
-        let grpc_routes = rls::routes(rls, grpc_health);
+        let grpc_service = Traced::new(rls::routes(rls, grpc_health), traces.clone(), Form::Grpc);
         let resp_listener = resp::Listener::new(
             config,
             decider(&metrics.resp),
@@ -262,7 +265,8 @@ impl Listeners {
             observers,
         );
         let maintenance = proxy_listener.maintenance();
-        let proxy_service = proxy::service(proxy_listener);
+        let proxy_service =
+            Traced::new(proxy::service(proxy_listener), traces.clone(), Form::Proxy);
         let proxy_protocols = Protocols::Proxy {
             tls: tls.proxy,
             announcers: config.proxy.proxy_protocol_from.clone().into(),
@@ -305,8 +309,8 @@ impl Listeners {
             };
             tokio::try_join!(
                 join,
-                http.serve(http_router, http_tls, &bounds, joined.cancelled(), &drain),
-                grpc.serve(grpc_routes, grpc_tls, &bounds, joined.cancelled(), &drain),
+                http.serve(http_service, http_tls, &bounds, joined.cancelled(), &drain),
+                grpc.serve(grpc_service, grpc_tls, &bounds, joined.cancelled(), &drain),
                 resp,
                 proxy.serve(
                     proxy_service,

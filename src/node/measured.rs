@@ -12,6 +12,7 @@ use crate::decide::{
     Reservation, Reserve, ReserveRequest, Throttle, ThrottleRequest, Uncommitted,
 };
 use crate::observe::metrics::Listener;
+use crate::traces::Traces;
 
 /// Decides, and records outcome and duration in the listener's metrics.
 #[derive(Debug)]
@@ -47,6 +48,10 @@ impl Decide for Measured {
 
     fn tallies(&self) -> Option<&Tallies> {
         self.decider.tallies()
+    }
+
+    fn traces(&self) -> Option<&Traces> {
+        self.decider.traces()
     }
 }
 

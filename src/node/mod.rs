@@ -32,6 +32,7 @@ mod service;
 mod skew;
 mod system;
 mod systemd;
+mod traces;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -122,12 +123,14 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     let listeners = Listeners::bind(&config, tls, access_log, &stats)?;
     let (key, addr) = ("stats.prometheus_listen", config.stats.prometheus_listen);
     let prometheus = Bound::bind(key, addr, &Arc::default())?;
+    let (recorder, export) = traces::start(&config, environment.clock.clone())?;
     let setup = Setup {
         config: config.clone(),
         node,
         identity,
         book: book.handle.cell(),
         http: listeners.http_addr(),
+        traces: recorder,
     };
     let (core, core_tasks) = Core::build(setup, environment).await?;
 
@@ -200,6 +203,7 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     tasks.spawn(core.clone().run(core_tasks, stop_node.clone()));
     let statsd = StatsdExporter::new(config.stats.clone(), statistics.clone());
     tasks.spawn(statsd.run(stop_node.clone()).map(Ok));
+    tasks.spawn(export.run(stop_node.clone()).map(Ok));
     tasks.spawn(serve_prometheus(prometheus, &config, statistics, stop_node.clone()));
     let readiness = Readiness {
         core: core.clone(),

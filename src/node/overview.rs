@@ -298,15 +298,9 @@ fn draw(region: String, ring: &Ring) -> RingPicture {
 }
 
 fn with_limits(report: KeyReport, peeked: &Peeked) -> KeyReport {
-    let source = match peeked.source {
-        VerdictSource::Unlimited | VerdictSource::InFlight => return report,
-        VerdictSource::Blocked => "blocked",
-        VerdictSource::Local => "local",
-        VerdictSource::Owner => "owner",
-        VerdictSource::Fallback => "fallback",
-        VerdictSource::Grant => "grant",
-        VerdictSource::NegativeCache => "negative_cache",
-    };
+    if matches!(peeked.source, VerdictSource::Unlimited | VerdictSource::InFlight) {
+        return report;
+    }
     let limits = peeked.rule.limits.iter().zip(&peeked.verdicts);
     let limits = limits.map(|(quota, verdict)| LimitReport {
         limit: verdict.limit,
@@ -317,7 +311,7 @@ fn with_limits(report: KeyReport, peeked: &Peeked) -> KeyReport {
     });
     KeyReport {
         shadow: peeked.rule.shadow,
-        source: Some(source.to_owned()),
+        source: Some(peeked.source.name().to_owned()),
         limits: limits.collect(),
         ..report
     }

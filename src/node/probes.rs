@@ -24,6 +24,7 @@ use crate::observe::samples::{Readings, RuleSample};
 use crate::observe::{Health, Metrics};
 use crate::reload::certificates;
 use crate::storage::Status;
+use crate::traces;
 
 /// Readiness and metrics of a node.
 pub(super) struct NodeProbes {
@@ -98,6 +99,12 @@ impl NodeProbes {
                 readings.add(names::ACCESS_LOG_DROPPED, dropped.get());
             }
             decisions(&core, &mut readings);
+            if let Some(spans) = core.decider.recorder().counters() {
+                let traces::Counters { sent, dropped, failed } = spans;
+                let spans = [("sent", sent), ("dropped", dropped), ("failed", failed)];
+                let spans = spans.map(|(outcome, count)| (outcome, read(count)));
+                readings.add_each(names::TRACE_SPANS, "outcome", spans);
+            }
             let loads = book.handle.status();
             let loads = [("ok", loads.loads_ok), ("failed", loads.loads_failed)];
             readings.add_each(names::RULE_LOADS, "outcome", loads);

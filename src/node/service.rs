@@ -11,7 +11,7 @@ use tidegate_cluster::edge::Publisher;
 use tidegate_cluster::environment::Clock;
 use tidegate_cluster::mesh::wire::{
     Call, Check, CombinedCheck, Digest, EdgeCall, GrantAsk, Group, InterventionCall, PingStatus,
-    PongStatus, Reply, RevocationCall, SyncRole,
+    PongStatus, Reply, RevocationCall, SyncRole, TRACE_STATE_BYTES_MAX, TracedCheck,
 };
 use tidegate_cluster::mesh::{Peer, Service, ServiceReply};
 use tidegate_cluster::pki::{Bearer, Role};
@@ -24,7 +24,7 @@ use tidegate_ownership::standstill::ClockReading;
 use super::clock_sync::ClockSync;
 use super::join::Joined;
 use super::own_report::OwnReport;
-use crate::decide::Decider;
+use crate::decide::{Decider, Decisions};
 use crate::enrolment::Issuer;
 
 /// Answers the calls of peers without blocking.
@@ -66,6 +66,7 @@ impl Service for PeerService {
             Call::CombinedCheck(CombinedCheck { first, further, ask }) => {
                 return self.check(from, &first, &further, ask);
             }
+            Call::TracedCheck(call) => return self.traced_check(from, &call),
             Call::Reserve(call) => {
                 if from.has_run_for(call.deadline, self.clock.monotonic()) {
                     self.decider.counters().expired.fetch_add(1, Ordering::Relaxed);
@@ -152,6 +153,7 @@ fn may_send(role: Role, call: &Call) -> bool {
         Call::Ping { .. }
         | Call::Check(_)
         | Call::CombinedCheck(_)
+        | Call::TracedCheck(_)
         | Call::GiveBack(_)
         | Call::Reserve(_)
         | Call::Commit(_)
@@ -199,6 +201,27 @@ impl PeerService {
         match self.decider.confirmation(sender, check, further, &reply) {
             Some(confirmed) => ServiceReply::Deferred(Box::pin(confirmed)),
             None => ServiceReply::Ready(reply),
+        }
+    }
+
+    /// As [`PeerService::check`], in spans below those of the sender.
+    fn traced_check(&self, from: &Peer, call: &TracedCheck) -> ServiceReply {
+        let TracedCheck { check: CombinedCheck { first, further, ask }, traces } = call;
+        if traces.iter().any(|context| context.state.len() > TRACE_STATE_BYTES_MAX) {
+            return ServiceReply::Ready(self.noted(from, Reply::Malformed));
+        }
+        let recorder = self.decider.recorder();
+        let decisions = Decisions::begin(recorder, &from.id, 1 + further.len(), traces);
+        match self.check(from, first, further, *ask) {
+            ServiceReply::Ready(reply) => {
+                decisions.end(&reply);
+                ServiceReply::Ready(reply)
+            }
+            ServiceReply::Deferred(confirmed) => ServiceReply::Deferred(Box::pin(async move {
+                let reply = confirmed.await;
+                decisions.end(&reply);
+                reply
+            })),
         }
     }
 

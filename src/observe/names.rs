@@ -96,6 +96,10 @@ pub const ACCESS_LOG_DROPPED: Metric = counter(
     "access_log_dropped",
     "Requests that are not in the access log, because it was not written fast enough",
 );
+pub const TRACE_SPANS: Metric = counter(
+    "trace_spans",
+    "Spans of requests: taken by the receiver, dropped because too many waited, not taken",
+);
 pub const OVERRIDES_IGNORED: Metric =
     counter("overrides_ignored", "Descriptors with a limit override that was ignored");
 

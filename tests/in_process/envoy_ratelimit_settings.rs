@@ -134,6 +134,76 @@ fn statistics_have_one_destination() {
 }
 
 #[test]
+fn traces_go_where_the_variables_of_their_exporter_say() {
+    let traces = |variables: &[(&str, &str)]| {
+        let mut all = variables.to_vec();
+        all.push(("TRACING_ENABLED", "true"));
+        start(&all).map(|start| start.config.traces)
+    };
+    let off =
+        start(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:1"), ("TRACING_SAMPLING_RATE", "x")]);
+    assert_eq!(off.unwrap().config.traces.endpoint, None);
+
+    let default = traces(&[]).unwrap();
+    assert_eq!(default.url().unwrap().to_string(), "http://localhost:4318/v1/traces");
+    assert_eq!(default.service_name, "RateLimit");
+    assert!((default.sampling_rate - 1.0).abs() < f64::EPSILON);
+    assert_eq!((default.service_namespace, default.service_instance_id), (None, None));
+
+    let all = traces(&[
+        ("TRACING_EXPORTER_PROTOCOL", "grpc"),
+        ("TRACING_SERVICE_NAME", "limits"),
+        ("TRACING_SERVICE_NAMESPACE", "shop"),
+        ("TRACING_SERVICE_INSTANCE_ID", "pod-1"),
+        ("TRACING_SAMPLING_RATE", "0.25"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://ignored:1"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "collector:4317"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20x, team = edge"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "1500"),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/ca.pem"),
+    ])
+    .unwrap();
+    assert_eq!(all.protocol, config::OtlpProtocol::Grpc);
+    assert_eq!(all.endpoint.as_deref(), Some("https://collector:4317"));
+    assert_eq!(all.service_name, "limits");
+    assert_eq!(all.service_namespace.as_deref(), Some("shop"));
+    assert_eq!(all.service_instance_id.as_deref(), Some("pod-1"));
+    assert!((all.sampling_rate - 0.25).abs() < f64::EPSILON);
+    assert_eq!(all.timeout, Span::from_millis(1_500));
+    assert_eq!(
+        all.header_pairs().collect::<Vec<_>>(),
+        [("authorization", "Bearer x"), ("team", "edge")]
+    );
+    assert_eq!(all.tls_ca.as_deref(), Some(Path::new("/ca.pem")));
+
+    let endpoint = |variables: &[(&str, &str)]| traces(variables).unwrap().endpoint.unwrap();
+    for (name, value, expected) in [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://c:4318/otlp/", "https://c:4318/otlp/v1/traces"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://c/v1/traces", "http://c/v1/traces"),
+        ("TRACING_EXPORTER_PROTOCOL", "grpc", "http://localhost:4317"),
+    ] {
+        assert_eq!(endpoint(&[(name, value)]), expected);
+    }
+    let insecure = [
+        ("TRACING_EXPORTER_PROTOCOL", "grpc"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "c:4317"),
+        ("OTEL_EXPORTER_OTLP_INSECURE", "true"),
+    ];
+    assert_eq!(endpoint(&insecure), "http://c:4317");
+    let beyond = traces(&[("TRACING_SAMPLING_RATE", "7")]).unwrap().sampling_rate;
+    assert!((beyond - 1.0).abs() < f64::EPSILON);
+    for (name, value) in [
+        ("TRACING_EXPORTER_PROTOCOL", "zipkin"),
+        ("TRACING_SAMPLING_RATE", "half"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "token"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
+    ] {
+        let error = traces(&[(name, value)]).unwrap_err();
+        assert!(error.contains(name), "{error}");
+    }
+}
+
+#[test]
 fn an_ignored_variable_is_one_warning_whatever_its_value() {
     let start = start(&[
         ("REDIS_URL", "redis:6379"),

@@ -22,6 +22,7 @@ use tidegate_cluster::mesh::wire::{
     GiveBack, GlobalPing, GlobalPong, Grant, GrantAsk, Group, Handoff, HandoffStep, Hello,
     HelloReply, InterventionCall, MapCall, Numbered, PingStatus, PongStatus, Refusal, Reply,
     ReserveCall, RevocationCall, SharedSettings, StateEntry, Sync, SyncEntry, SyncRole,
+    TraceContext, TracedCheck,
 };
 use tidegate_cluster::pki::Revocation;
 use tidegate_limiter::descriptor::Entry;
@@ -68,7 +69,7 @@ fn every_message_is_written_and_read_as_it_was_released() {
 #[test]
 fn a_claimed_length_reserves_no_memory() {
     // What follows the last byte of these is a length.
-    let heads: [&[u8]; 24] = [
+    let heads: [&[u8]; 25] = [
         &[0, 1, 7, 0],                               // Check, Region: counters
         &[0, 2, 0, 0],                               // Sync, Node, calm: entries
         &[0, 2, 0, 0, 1, 1, 1, 1, 2],                // … one entry: buckets
@@ -92,6 +93,7 @@ fn a_claimed_length_reserves_no_memory() {
         &[0, 14],                                    // Reply: Reserved
         &[0, 15, 0],                                 // Reply: Committed
         &[0, 16],                                    // Reply: Snapshot
+        &[0, 20, 7, 0, 0, 2, 0, 0, 0, 0],            // TracedCheck: traces
         &[],                                         // Hello: cluster
     ];
     let before = peak_virtual_kib();
@@ -407,6 +409,17 @@ fn calls() -> Vec<(&'static str, Call)> {
             }),
         ),
         (
+            "traced_check",
+            Call::TracedCheck(Box::new(TracedCheck {
+                check: CombinedCheck { first: first.clone(), further: smallvec![], ask: None },
+                traces: smallvec![TraceContext {
+                    trace: [0xab; 16],
+                    span: [0xcd; 8],
+                    state: "vendor=1".to_owned(),
+                }],
+            })),
+        ),
+        (
             "combined_give_back",
             Call::GiveBack(GiveBack {
                 scope: Scope::Region,
@@ -696,6 +709,7 @@ fn released_with(name: &str) -> u8 {
             "snapshot",
             "revocation",
             "certificate",
+            "traced",
         ]
         .iter()
         .any(|it| name.contains(it)) =>

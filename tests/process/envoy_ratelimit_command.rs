@@ -253,3 +253,35 @@ fn a_wrong_value_ends_the_start_with_one_line_and_code_2() {
         "tidegate: PORT: http.listen: \"http\" is not a port; use a number up to 65535\n"
     );
 }
+
+#[cfg(feature = "otel")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_traces_go_where_its_variables_say() {
+    use crate::traces::{Receiver, text_of};
+
+    let receiver = Receiver::start_grpc().await;
+    let endpoint = format!("http://{}", receiver.addr);
+    let mut node = Ratelimit::start(
+        Some(RULES),
+        &[
+            ("TRACING_ENABLED", "true"),
+            ("TRACING_EXPORTER_PROTOCOL", "grpc"),
+            ("TRACING_SERVICE_NAMESPACE", "shop"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint),
+        ],
+    );
+    node.is_healthy(200).await;
+    for expected in [200, 200, 429] {
+        assert_eq!(node.json("ann").await.status, expected);
+    }
+    node.process.terminate();
+    assert_eq!(node.process.ended(Duration::from_secs(30)).await.code(), Some(0));
+    // It has ended: all of it was sent before.
+    let recorded = receiver.recorded();
+    let of = |recorded: &crate::traces::Recorded| {
+        assert_eq!(text_of(&recorded.resource, "service.name"), "RateLimit");
+        assert_eq!(text_of(&recorded.resource, "service.namespace"), "shop");
+        text_of(&recorded.span.attributes, "tidegate.verdict").to_owned()
+    };
+    assert_eq!(recorded.iter().map(of).collect::<Vec<_>>(), ["allowed", "allowed", "refused"]);
+}

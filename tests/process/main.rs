@@ -43,6 +43,8 @@ mod soft_limits;
 mod stats_bounds;
 mod systemd;
 mod top;
+#[cfg(feature = "otel")]
+mod traces;
 mod xds;
 
 /// The binary that cargo built for these tests.

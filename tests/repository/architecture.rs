@@ -12,7 +12,7 @@ use super::source::{self, Problems, Source, words};
 /// A module of `src` may use `crate::X` only for an `X` in a row above its own. The crates below
 /// them are held apart by Cargo.
 const LAYERS: [&[&str]; 11] = [
-    &["observe"],
+    &["observe", "traces"],
     &["config"],
     &["storage", "reload"],
     &["xds"],
@@ -33,7 +33,7 @@ const RUNTIME: [&str; 6] = ["tokio", "quinn", "tonic", "hyper", "rustls", "axum"
 
 /// No socket, no task, no clock, no randomness, no output: a decision depends on the arguments
 /// alone. Whole crates, and the files of the shell that are pure as well.
-const PURE: [&str; 25] = [
+const PURE: [&str; 26] = [
     "crates/limiter/src/",
     "crates/rules/src/",
     "crates/ownership/src/",
@@ -59,6 +59,7 @@ const PURE: [&str; 25] = [
     "src/front/resp/read.rs",
     "src/front/resp/reply.rs",
     "src/front/resp/session.rs",
+    "src/traces/propagation.rs",
 ];
 
 /// What a pure file must not name, and the pure files that may.
@@ -79,7 +80,7 @@ const IMPURE: [(&str, &[&str]); 12] = [
 ];
 
 /// A library or a type that only the named files or folders name, so that it can be replaced there.
-const CONFINED: [(&str, &[&str]); 21] = [
+const CONFINED: [(&str, &[&str]); 22] = [
     ("bincode", &["crates/cluster/src/encoding.rs"]),
     ("raft", &["crates/cluster/src/consensus/engine.rs"]),
     ("slog", &["crates/cluster/src/consensus/engine.rs"]),
@@ -100,7 +101,8 @@ const CONFINED: [(&str, &[&str]); 21] = [
     ("saphyr_parser", &["crates/rules/src/yaml/"]),
     ("sfv", &["crates/client/src/fields.rs", "crates/tower/src/http_node.rs"]),
     ("reqwest_middleware", &["crates/client/src/pacing.rs"]),
-    ("fastrand", &["crates/client/src/pacer.rs"]),
+    ("fastrand", &["crates/client/src/pacer.rs", "src/traces/span.rs"]),
+    ("opentelemetry_proto", &["src/node/traces/receiver.rs", "src/traces/"]),
     ("lru", &["crates/client/src/recent.rs"]),
     // `tidegate ca` runs without a node, so it has no environment to take them from.
     ("getrandom", &["src/cli/ca.rs", "src/node/system.rs"]),

@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use tidegate::config::Config;
 use tidegate::decide::{CheckRequest, CheckResponse, Decide};
 use tidegate::node::{self, Core, Edge, Joined, Setup};
+use tidegate::traces::Traces;
 use tidegate_cluster::consensus::Disk;
 use tidegate_cluster::environment::Environment;
 use tidegate_cluster::mesh::Mesh;
@@ -53,7 +54,7 @@ pub async fn standalone(
     environment: Environment,
 ) -> Arc<Core> {
     let node = NodeId::new("alone").expect("a valid id");
-    let setup = Setup { config, node, identity: None, book, http: None };
+    let setup = Setup { config, node, identity: None, book, http: None, traces: Traces::default() };
     let (core, _) = Box::pin(Core::build(setup, environment)).await.expect("the node starts");
     core
 }
@@ -124,6 +125,7 @@ impl Node {
             identity: Some(options.identity),
             book: book(options.rules),
             http: None,
+            traces: Traces::default(),
         };
         let (core, tasks) =
             Box::pin(Core::build(setup, environment)).await.expect("the node starts");

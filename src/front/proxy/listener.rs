@@ -31,6 +31,7 @@ use crate::front::http::descriptors::{self, HitsError};
 use crate::front::http::original::Original;
 use crate::front::serve::{HttpService, ListenerStats, Peer, Streamed, Tunnels};
 use crate::front::{render, within};
+use crate::traces::{Traces, propagation};
 
 /// How long a client may leave a part of a response untaken, in periods of this length.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
@@ -265,6 +266,9 @@ impl<D: LimitInFlight> ProxyListener<D> {
         let Parts { method, uri, mut headers, version, extensions, .. } = parts;
         let has_upgrade = version < Version::HTTP_2 && headers.contains_key(UPGRADE);
         headers::pass_request(&mut headers, version, sender);
+        if let Some(span) = self.decide.traces().and_then(Traces::current) {
+            propagation::inject(span.context(), &mut headers);
+        }
         if is_soft_limited {
             headers.insert(render::SOFT_BREACH, render::BREACHED);
         }

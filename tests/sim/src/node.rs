@@ -12,6 +12,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tidegate::config::Config;
 use tidegate::node::{Core, Setup};
+use tidegate::traces::Traces;
 use tidegate_cluster::consensus::{Disk, MemoryDisk, Saved};
 use tidegate_cluster::environment::{Clock, Environment};
 use tidegate_cluster::global::Global;
@@ -158,7 +159,8 @@ impl Node {
         config.cluster.listen = Some(self.nic.addr);
         let node = NodeId::new(&self.id).map_err(|error| error.to_string())?;
         let identity = Some(self.identity.clone());
-        let setup = Setup { config, node, identity, book: book.clone(), http: None };
+        let (rules, traces) = (book.clone(), Traces::default());
+        let setup = Setup { config, node, identity, book: rules, http: None, traces };
         // An edge keeps nothing on a disk.
         let disk: Arc<dyn Disk> = match self.identity.role {
             Role::Core => Arc::new(self.disk.clone()),

@@ -74,6 +74,7 @@ impl Kind {
             Call::Gossip(_) => Self::Gossip,
             Call::Check(_)
             | Call::CombinedCheck(_)
+            | Call::TracedCheck(_)
             | Call::GiveBack(_)
             | Call::Recall(_)
             | Call::Reserve(_)

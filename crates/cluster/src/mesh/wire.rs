@@ -30,6 +30,8 @@ pub const STATE_ENTRIES_MAX: usize = 1_024;
 pub const DIGESTS_MAX: usize = 1_024;
 /// The most bytes of a [`Reply::Snapshot`]. A receiver reads no more.
 pub const SNAPSHOT_BYTES_MAX: usize = 128 * 1024;
+/// The most bytes of [`TraceContext::state`]: what W3C trace context asks of everyone to pass on.
+pub const TRACE_STATE_BYTES_MAX: usize = 512;
 
 /// The application error codes of closed connections and reset streams.
 pub(super) mod close_code {
@@ -238,6 +240,9 @@ pub enum Call {
     /// [`REQUEST_BYTES_MAX`](crate::pki::REQUEST_BYTES_MAX). Only to nodes that speak
     /// [`REVOCATIONS`](super::codec::REVOCATIONS).
     Certificate(Vec<u8>),
+    /// As [`Call::CombinedCheck`], also of one check, some of which belong to traces that are
+    /// recorded. Only to nodes that speak [`TRACED_CHECKS`](super::codec::TRACED_CHECKS).
+    TracedCheck(Box<TracedCheck>),
 }
 
 /// Which map a call is about.
@@ -478,6 +483,26 @@ pub struct CombinedCheck {
     pub further: SmallVec<[Hits; 1]>,
     /// The rule is leased, and this is what the sender asks for.
     pub ask: Option<GrantAsk>,
+}
+
+/// Checks, and the traces that some of them belong to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TracedCheck {
+    pub check: CombinedCheck,
+    /// One for each check that is recorded, at most [`bounded_vec::BOUNDED_VEC_MAX`]: further ones
+    /// end at the sender.
+    #[serde(with = "bounded_vec")]
+    pub traces: SmallVec<[TraceContext; 1]>,
+}
+
+/// The place in a trace that is recorded where what the receiver does belongs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceContext {
+    pub trace: [u8; 16],
+    /// The span that waits for the reply.
+    pub span: [u8; 8],
+    /// `tracestate` of W3C trace context; at most [`TRACE_STATE_BYTES_MAX`].
+    pub state: String,
 }
 
 /// Hits that a node wants to admit by itself.

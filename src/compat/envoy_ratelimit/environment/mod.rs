@@ -11,14 +11,14 @@
 //!
 //! Source: envoyproxy/ratelimit, `src/settings/settings.go` and `src/service_cmd/runner/runner.go`.
 
+mod reader;
 pub mod settings;
+mod traces;
 mod values;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use toml::Value;
-
+use self::reader::Reader;
 use self::settings::Here;
 pub use self::values::flag;
 use crate::config::error::{Error, Origin};
@@ -78,6 +78,7 @@ pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Sta
     envoy(&mut reader)?;
     rules(&mut reader)?;
     stats(&mut reader)?;
+    traces::traces(&mut reader)?;
     let (is, fix) = ("is not a level", "use trace, debug, info, warn, error, fatal or panic");
     let log_level = reader.parsed("LOG_LEVEL", "value", is, fix, level)?;
     let is_json = reader.text("LOG_FORMAT").eq_ignore_ascii_case("json");
@@ -264,104 +265,4 @@ fn level(name: &str) -> Option<&'static str> {
         "trace" => "trace",
         _ => return None,
     })
-}
-
-// === reading by name ===
-
-/// The variables, and the configuration read from them so far.
-struct Reader<'a> {
-    variables: &'a BTreeMap<String, String>,
-    layer: Layer,
-}
-
-impl<'a> Reader<'a> {
-    /// The value, if set. An empty value counts as not set.
-    fn given(&self, name: &str) -> Option<&'a str> {
-        self.variables.get(name).map(String::as_str).filter(|text| !text.is_empty())
-    }
-
-    /// The value, or the default of envoyproxy/ratelimit.
-    fn text(&self, name: &str) -> &'a str {
-        let default = || settings::find(name).map_or("", |setting| setting.default);
-        self.given(name).unwrap_or_else(default)
-    }
-
-    fn flag(&self, name: &str) -> Result<bool, Error> {
-        self.parsed(name, "value", "is neither true nor false", "use true or false", flag)
-    }
-
-    fn integer(&self, name: &str, key: &str) -> Result<i64, Error> {
-        self.parsed(name, key, "is not a whole number", "use a whole number", values::integer)
-    }
-
-    /// The value parsed by `parse`, or an error with the setting's name.
-    fn parsed<T>(
-        &self,
-        name: &str,
-        key: &str,
-        is: &str,
-        fix: &str,
-        parse: impl FnOnce(&str) -> Option<T>,
-    ) -> Result<T, Error> {
-        let text = self.text(name);
-        parse(text).ok_or_else(|| Error::bad_variable(name, key, &format!("{text:?} {is}"), fix))
-    }
-
-    /// Sets the key `section.key`; later errors about it refer to the variable `name`.
-    fn set(&mut self, key: &str, name: &str, value: impl Into<Value>) {
-        let path: Vec<&str> = key.split('.').collect();
-        self.layer.set(&path, value.into(), Origin::Variable(name.to_owned()));
-    }
-
-    /// Sets a key to the text, unless it is empty.
-    fn set_text(&mut self, name: &str, key: &str) {
-        let text = self.text(name);
-        if !text.is_empty() {
-            self.set(key, name, text);
-        }
-    }
-
-    fn set_flag(&mut self, name: &str, key: &str) -> Result<(), Error> {
-        let flag = self.flag(name)?;
-        self.set(key, name, flag);
-        Ok(())
-    }
-
-    fn set_duration(&mut self, name: &str, key: &str) -> Result<(), Error> {
-        let (is, fix) = ("is not a duration", "use a duration, such as 10s");
-        let ms = self.parsed(name, key, is, fix, values::duration_ms)?;
-        self.set(key, name, format!("{ms}ms"));
-        Ok(())
-    }
-
-    /// Sets a key to the items between commas that `is_item` accepts, unless there are none.
-    fn set_list(&mut self, name: &str, key: &str, is_item: fn(&str) -> bool) {
-        let items = self.text(name).split(',').map(str::trim);
-        let items = items.filter(|item| !item.is_empty() && is_item(item));
-        let list: Vec<_> = items.collect();
-        if !list.is_empty() {
-            self.set(key, name, list);
-        }
-    }
-
-    /// Sets a key to the address made of a host and a port.
-    fn set_address(&mut self, host: &str, port: &str, key: &str) -> Result<(), Error> {
-        let fix = "use one of this machine's, or 0.0.0.0 for all of them";
-        let ip = self.parsed(host, key, "is not an IP address", fix, ip)?;
-        let number =
-            self.parsed(port, key, "is not a port", "use a number up to 65535", |text| {
-                u16::try_from(values::integer(text)?).ok()
-            })?;
-        let addr = SocketAddr::from((ip, number));
-        self.set(key, port, addr.to_string());
-        Ok(())
-    }
-}
-
-fn ip(text: &str) -> Option<IpAddr> {
-    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-    if bare == "localhost" {
-        return Some(Ipv4Addr::LOCALHOST.into());
-    }
-    bare.parse().ok()
 }

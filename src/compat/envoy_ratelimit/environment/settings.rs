@@ -40,7 +40,10 @@ const fn ignored(name: &'static str, default: &'static str, why: &'static str) -
     Setting { name, default, here: Here::Ignored(why) }
 }
 
-const NO_TRACES: &str = "tracing is not supported; use the log and the metrics";
+const OTLP: &str = "traces.endpoint";
+const OTLP_SCHEME: &str = "whether an endpoint without a scheme is one without TLS";
+const NO_COMPRESSION: &str = "spans are sent uncompressed";
+const NO_CERTIFICATE: &str = "the receiver gets no certificate; use a token in the headers";
 const NO_AGE: &str = "connections are not closed by age; a drain closes them gracefully";
 const OWN_BACKOFF: &str = "the delay doubles with every attempt and has jitter";
 const OWN_NAMES: &str = "metrics have the names of envoyproxy/ratelimit's own mapping";
@@ -89,12 +92,29 @@ pub const ALL: &[Setting] = &[
     sets("RESPONSE_DYNAMIC_METADATA", "false", "envoy.dynamic_metadata"),
     ignored("EXPIRATION_JITTER_MAX_SECONDS", "300", "expired counters are removed gradually"),
     ignored("CACHE_KEY_PREFIX", "", "clusters share no store; `cluster.name` separates them"),
-    ignored("TRACING_ENABLED", "false", NO_TRACES),
-    ignored("TRACING_SERVICE_NAME", "RateLimit", NO_TRACES),
-    ignored("TRACING_SERVICE_NAMESPACE", "", NO_TRACES),
-    ignored("TRACING_SERVICE_INSTANCE_ID", "", NO_TRACES),
-    ignored("TRACING_EXPORTER_PROTOCOL", "http", NO_TRACES),
-    ignored("TRACING_SAMPLING_RATE", "1", NO_TRACES),
+    chooses("TRACING_ENABLED", "false", "whether those of traces apply"),
+    sets("TRACING_SERVICE_NAME", "RateLimit", "traces.service_name"),
+    sets("TRACING_SERVICE_NAMESPACE", "", "traces.service_namespace"),
+    sets("TRACING_SERVICE_INSTANCE_ID", "", "traces.service_instance_id"),
+    sets("TRACING_EXPORTER_PROTOCOL", "http", "traces.protocol"),
+    sets("TRACING_SAMPLING_RATE", "1", "traces.sampling_rate"),
+    // Where traces go: variables of the OpenTelemetry exporter, that for all signals first.
+    sets("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318", OTLP),
+    sets("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "", OTLP),
+    chooses("OTEL_EXPORTER_OTLP_INSECURE", "false", OTLP_SCHEME),
+    chooses("OTEL_EXPORTER_OTLP_TRACES_INSECURE", "false", OTLP_SCHEME),
+    sets("OTEL_EXPORTER_OTLP_HEADERS", "", "traces.headers"),
+    sets("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "", "traces.headers"),
+    sets("OTEL_EXPORTER_OTLP_TIMEOUT", "10000", "traces.timeout"),
+    sets("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "", "traces.timeout"),
+    sets("OTEL_EXPORTER_OTLP_CERTIFICATE", "", "traces.tls_ca"),
+    sets("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "", "traces.tls_ca"),
+    ignored("OTEL_EXPORTER_OTLP_COMPRESSION", "", NO_COMPRESSION),
+    ignored("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "", NO_COMPRESSION),
+    ignored("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "", NO_CERTIFICATE),
+    ignored("OTEL_EXPORTER_OTLP_CLIENT_KEY", "", NO_CERTIFICATE),
+    ignored("OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", "", NO_CERTIFICATE),
+    ignored("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "", NO_CERTIFICATE),
     // xDS.
     sets("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000", "xds.server"),
     sets("CONFIG_GRPC_XDS_NODE_ID", "default", "xds.node_id"),
