@@ -101,11 +101,11 @@ pub fn within<T>(span: Option<&Arc<Span>>, run: impl FnOnce() -> T) -> T {
 
 /// Whether a trace is among the part `rate`: by its id, so that all that ask agree.
 fn is_in(rate: f64, trace: &[u8; 16]) -> bool {
-    let [.., a, b, c, d, e, f, g] = *trace;
-    let low = u64::from_be_bytes([0, a, b, c, d, e, f, g]);
-    // 56 bits fit a double but for three of them, which do not matter.
+    const BITS: u32 = 56;
+    let low = u128::from_be_bytes(*trace) & ((1 << BITS) - 1);
+    // They fit a double but for three of them, which do not matter.
     #[expect(clippy::cast_precision_loss, reason = "three bits of 56")]
-    let place = low as f64 / (1_u64 << 56) as f64;
+    let place = low as f64 / (1_u64 << BITS) as f64;
     rate >= 1.0 || place < rate
 }
 
