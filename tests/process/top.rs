@@ -78,8 +78,8 @@ async fn a_terminal_is_as_before_when_it_ends() {
     let mut cluster = Cluster::start(TIDEGATE, OPTIONS).await;
     refuse_ann(&cluster).await;
     let mut terminal = Terminal::open(&[&url(&cluster.nodes[0]), &url(&cluster.nodes[1])]);
-    terminal.shows("user=ann").await;
     terminal.shows("live").await;
+    terminal.shows("user=ann").await;
     // The node that was asked is gone: the next one is asked, and shows it.
     cluster.nodes[0].kill();
     terminal.shows("STALE").await;
@@ -183,15 +183,18 @@ impl Terminal {
     /// Waits until `text` is written, after what was waited for before. Only what differs from the
     /// screen before is written, and no spaces where it was empty.
     async fn shows(&mut self, text: &str) {
+        let is_in_time = tokio::time::timeout(WITHIN, self.reads(text)).await.is_ok();
+        assert!(is_in_time, "no {text:?}: {:?}", &self.text[self.seen..]);
+    }
+
+    async fn reads(&mut self, text: &str) {
         let mut bytes = [0; 4096];
         loop {
             if let Some(at) = self.text[self.seen..].find(text) {
                 self.seen += at + text.len();
                 return;
             }
-            let read = self.script.stdout.as_mut().unwrap().read(&mut bytes);
-            let read = tokio::time::timeout(WITHIN, read).await;
-            let read = read.unwrap_or_else(|_| panic!("no {text:?}: {:?}", self.text)).unwrap();
+            let read = self.script.stdout.as_mut().unwrap().read(&mut bytes).await.unwrap();
             assert!(read > 0, "it ended without {text:?}: {:?}", self.text);
             // Cut characters are of no interest here.
             self.text.push_str(&String::from_utf8_lossy(&bytes[..read]));

@@ -1,7 +1,7 @@
 //! What is on the screen: a head of three lines, the tables, and the keys.
 //!
-//! All three tables share the lines that there are; one alone has them all. A table that is too wide
-//! loses columns at its end, and its first column takes what is left.
+//! All three tables share the lines that there are; one alone has them all. A table that is too
+//! wide loses columns at its end, and its first column takes what is left.
 
 use std::time::Duration;
 

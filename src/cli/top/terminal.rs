@@ -71,8 +71,8 @@ pub(super) async fn show(
 
 /// A terminal in raw mode with another screen, until it is dropped.
 ///
-/// ratatui's own drop reports a failure on standard error, which panics if that is the terminal that
-/// is gone.
+/// ratatui's own drop reports a failure on standard error, which panics if that is the terminal
+/// that is gone.
 struct Guard(ManuallyDrop<DefaultTerminal>);
 
 impl Guard {
