@@ -26,7 +26,7 @@ use super::adaptive_limit::{AdaptiveLimit, Outcome, Slot};
 use super::body::{Progress, RequestBody};
 use super::connector::{Connector, ServerTls};
 use super::headers;
-use super::health::{Change, EJECTED_FOR, Health};
+use super::health::{Change, EJECTED_FOR, Health, Use};
 use super::in_flight::{InFlight, Load};
 use super::tunnel::Switch;
 use crate::config::Proxy;
@@ -93,6 +93,10 @@ struct Target {
     limit: Option<AdaptiveLimit>,
     health: Mutex<Health>,
 }
+
+/// The one request that tries a server which was left out; until it is dropped.
+#[derive(Debug)]
+struct Attempt<'a>(&'a Target);
 
 /// Why there is no response of the application.
 #[derive(Debug, thiserror::Error)]
@@ -206,7 +210,7 @@ impl Upstreams {
         let permit = Arc::new(permit);
         let (progress, body) = Progress::of(body);
         let mut failure = Failure::Unreachable;
-        for target in self.by_load(Instant::now()) {
+        for (target, _attempt) in self.by_load(Instant::now()) {
             let slot = match target.enter() {
                 Ok(slot) => slot,
                 Err(full) => {
@@ -235,17 +239,26 @@ impl Upstreams {
         Err(failure)
     }
 
-    /// The servers that may be used, the one with the fewest requests first.
-    fn by_load(&self, now: Instant) -> Vec<&Target> {
+    /// The servers that may be used: those that were left out and have an attempt now, then the one
+    /// with the fewest requests.
+    fn by_load(&self, now: Instant) -> Vec<(&Target, Option<Attempt<'_>>)> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.targets.len().max(1);
         let (before, from) = self.targets.split_at(turn.min(self.targets.len()));
         let all = from.iter().chain(before);
-        let usable = all.clone().filter(|target| target.health.lock().is_usable(now));
-        let mut targets: Vec<&Target> = usable.collect();
+        let usable = all.clone().filter_map(|target| {
+            let entered = target.health.lock().enter(now);
+            match entered {
+                Use::Usual => Some((target, None)),
+                Use::Attempt => Some((target, Some(Attempt(target)))),
+                Use::LeftOut => None,
+            }
+        });
+        let mut targets: Vec<_> = usable.collect();
         if targets.is_empty() {
-            targets = all.collect();
+            targets = all.map(|target| (target, None)).collect();
         }
-        targets.sort_by_key(|target| target.load.get());
+        // An attempt that waited for its turn would keep others from it.
+        targets.sort_by_key(|(target, attempt)| (attempt.is_none(), target.load.get()));
         targets
     }
 
@@ -293,7 +306,7 @@ impl Upstreams {
         loop {
             let checks = self.targets.iter().map(|target| async {
                 let is_healthy = self.is_healthy(target, path, *interval).await;
-                let change = target.health.lock().checked(is_healthy);
+                let change = target.health.lock().checked(is_healthy, Instant::now());
                 self.report(target, change);
             });
             join_all(checks).await;
@@ -385,6 +398,12 @@ impl Target {
     }
 }
 
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        self.0.health.lock().tried();
+    }
+}
+
 impl UpstreamStats {
     /// Requests that the servers may have at a time, together, if these limits are adapted.
     pub fn concurrency_limit(&self) -> Option<u64> {
@@ -467,5 +486,61 @@ fn failure(error: &ClientError) -> Failure {
         (true, true) => Failure::ConnectTimeout,
         (true, false) => Failure::Unreachable,
         (false, _) => Failure::Broken,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::OwnedSemaphorePermit;
+
+    use super::*;
+    use crate::config::proxy::Upstream;
+
+    #[tokio::test]
+    async fn one_request_tries_a_server_that_was_left_out() {
+        let url = |url: &str| Upstream::try_from(url.to_owned()).expect("a server");
+        let upstream = vec![url("http://127.0.0.1:1"), url("http://127.0.0.1:2")];
+        let config = Proxy { upstream, eject_after: 2, ..Proxy::default() };
+        let tls = ServerTls::of(&config).expect("no authorities");
+        let upstreams = Upstreams::new(&config, tls, Arc::default());
+        let chosen = |now| -> Vec<_> {
+            let servers = upstreams.by_load(now).into_iter();
+            servers.map(|(target, attempt)| (target.authority.as_str(), attempt)).collect()
+        };
+        let (bad, good) = ("127.0.0.1:1", "127.0.0.1:2");
+        let fails = || upstreams.observe(&upstreams.targets[0], Some(&Failure::Broken));
+        let is = |chosen: &[(&str, Option<Attempt<'_>>)], expected: &[(&str, bool)]| {
+            let chosen: Vec<_> = chosen.iter().map(|(name, it)| (*name, it.is_some())).collect();
+            assert_eq!(chosen, expected);
+        };
+        let start = Instant::now();
+        fails();
+        assert_eq!(chosen(start).len(), 2);
+        fails();
+        is(&chosen(start), &[(good, false)]);
+
+        let over = Instant::now() + EJECTED_FOR;
+        let _load = InFlight::new(&upstreams.targets[0].load, None, &permit(&upstreams));
+        let first = chosen(over);
+        is(&first, &[(bad, true), (good, false)]);
+        is(&chosen(over), &[(good, false)]);
+        // Its client has left.
+        drop(first);
+        let second = chosen(over);
+        is(&second, &[(bad, true), (good, false)]);
+        upstreams.observe(&upstreams.targets[0], None);
+        drop(second);
+        assert_eq!(chosen(over).iter().filter(|(_, attempt)| attempt.is_none()).count(), 2);
+
+        // If all are left out, all are used.
+        for target in &upstreams.targets {
+            upstreams.observe(target, Some(&Failure::Broken));
+            upstreams.observe(target, Some(&Failure::Broken));
+        }
+        assert_eq!(chosen(start).iter().filter(|(_, attempt)| attempt.is_none()).count(), 2);
+    }
+
+    fn permit(upstreams: &Upstreams) -> Arc<OwnedSemaphorePermit> {
+        Arc::new(Arc::clone(&upstreams.in_flight).try_acquire_owned().expect("a permit"))
     }
 }
