@@ -18,11 +18,12 @@ use tidegate_limiter::units::Hits;
 use super::access_log::{AccessLog, Entry, Record};
 use super::body::ResponseBody;
 use super::connector::ServerTls;
+use super::failure::UpstreamStats;
 use super::headers::{self, HeadError, Sender};
 use super::queue::Queue;
 use super::rejection::{self, Form};
 use super::tunnel::{self, Switch};
-use super::upstream::{Head, UpstreamStats, Upstreams};
+use super::upstream::{Head, Upstreams};
 use crate::config::{Auth, Config, proxy};
 use crate::decide::{CheckRequest, CheckResponse, Entered, LimitInFlight, Place};
 use crate::front::bounds::{Bounds, Refusal};
@@ -331,7 +332,13 @@ impl<D: LimitInFlight> ProxyListener<D> {
                 parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             parts.extensions.insert(Streamed);
-            let body = ResponseBody::passed(body, idle_timeout, in_flight, record);
+            let body = ResponseBody::passed(
+                body,
+                idle_timeout,
+                in_flight,
+                record,
+                self.upstreams.stats.clone(),
+            );
             Response::from_parts(parts, body)
         }
     }

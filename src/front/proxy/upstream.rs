@@ -1,37 +1,35 @@
-//! The servers of the application: choice, connections, and what can go wrong.
+//! The servers of the application: choice and connections.
 //!
 //! A request goes to the server with the fewest requests in flight. If that cannot be reached,
 //! nothing was sent, and the others are tried, each once. Whatever may have reached a server is
 //! never sent again. The one other retry is hyper's: of a request on a kept connection that turned
 //! out to be closed before the first byte was written.
 
-use std::error::Error as _;
-use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
-use hyper_util::client::legacy::{Client, Error as ClientError};
+use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::adaptive_limit::{AdaptiveLimit, Outcome, Slot};
-use super::body::{Progress, RequestBody};
+use super::body::{Progress, RequestBody, ServerBody};
 use super::connector::{Connector, ServerTls};
+use super::failure::{Failure, UpstreamStats};
 use super::headers;
 use super::health::{Change, EJECTED_FOR, Health, Use};
 use super::in_flight::{InFlight, Load};
 use super::tunnel::Switch;
 use crate::config::Proxy;
 use crate::config::proxy::UpstreamProtocol;
-use crate::front::stats::Counter;
 
 /// A server that is gone must not keep requests waiting: an HTTP/2 connection is pinged.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -61,28 +59,7 @@ pub(super) struct Upstreams {
     eject_after: u32,
     /// Path and interval of health checks.
     checks: Option<(PathAndQuery, Duration)>,
-    stats: Arc<UpstreamStats>,
-}
-
-/// Requests that got no response of the application, since the start.
-#[derive(Debug, Default)]
-pub struct UpstreamStats {
-    /// No connection.
-    pub unreachable: Counter,
-    /// The connection ended before a response, or what came was none.
-    pub broken: Counter,
-    /// The server took too long.
-    pub slow: Counter,
-    /// Too many were at the servers.
-    pub full: Counter,
-    /// A server had as many as its response times allow.
-    pub overloaded: Counter,
-    /// The client sent no body, or not the whole.
-    pub client: Counter,
-    /// Times that a server was left out, for failures in a row or a failed check.
-    pub ejections: Counter,
-    /// Those of the servers, if they are adapted.
-    limits: OnceLock<Vec<AdaptiveLimit>>,
+    pub(super) stats: Arc<UpstreamStats>,
 }
 
 #[derive(Debug)]
@@ -97,27 +74,6 @@ struct Target {
 /// The one request that tries a server which was left out; until it is dropped.
 #[derive(Debug)]
 struct Attempt<'a>(&'a Target);
-
-/// Why there is no response of the application.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
-    #[error("the application cannot be reached")]
-    Unreachable,
-    #[error("the application did not accept the connection in time")]
-    ConnectTimeout,
-    #[error("the application closed the connection, or sent what is no HTTP")]
-    Broken,
-    #[error("the application has not responded in time")]
-    ResponseTimeout,
-    #[error("too many requests are at the application; try again later")]
-    Full,
-    #[error("the application has as many requests as it can take; try again later")]
-    Overloaded,
-    #[error("the body of the request stopped arriving")]
-    ClientTimeout,
-    #[error("the body of the request is incomplete")]
-    ClientBody,
-}
 
 /// What is sent to a server, apart from its body.
 #[derive(Clone, Debug)]
@@ -185,18 +141,10 @@ impl Upstreams {
         &self,
         head: Head,
         body: Incoming,
-    ) -> Result<(Response<Incoming>, InFlight), Failure> {
+    ) -> Result<(Response<ServerBody>, InFlight), Failure> {
         let sent = self.try_send(head, body).await;
         if let Err(failure) = &sent {
-            let counter = match failure {
-                Failure::Unreachable | Failure::ConnectTimeout => &self.stats.unreachable,
-                Failure::Broken => &self.stats.broken,
-                Failure::ResponseTimeout => &self.stats.slow,
-                Failure::Full => &self.stats.full,
-                Failure::Overloaded => &self.stats.overloaded,
-                Failure::ClientTimeout | Failure::ClientBody => &self.stats.client,
-            };
-            counter.add(1);
+            self.stats.count(failure);
         }
         sent
     }
@@ -205,7 +153,7 @@ impl Upstreams {
         &self,
         head: Head,
         body: Incoming,
-    ) -> Result<(Response<Incoming>, InFlight), Failure> {
+    ) -> Result<(Response<ServerBody>, InFlight), Failure> {
         let permit = Arc::clone(&self.in_flight).try_acquire_owned().map_err(|_| Failure::Full)?;
         let permit = Arc::new(permit);
         let (progress, body) = Progress::of(body);
@@ -367,7 +315,7 @@ impl Upstreams {
         request: Request<RequestBody>,
         head: &Head,
         progress: &Progress,
-    ) -> Result<Response<Incoming>, Failure> {
+    ) -> Result<Response<ServerBody>, Failure> {
         let mut responding = pin!(self.client(head).request(request));
         loop {
             let deadline = progress.last() + self.response_timeout;
@@ -377,10 +325,16 @@ impl Upstreams {
                     let agreed = head.switch.as_ref();
                     let agreed = agreed.and_then(|it| Switch::agreed(it, response.headers()));
                     // What follows a switch that was not asked for has no known form.
-                    let is_valid = !switches || agreed.is_some();
-                    return if is_valid { Ok(response) } else { Err(Failure::Broken) };
+                    let is_valid =
+                        (!switches || agreed.is_some()) && headers::is_decoded(response.headers());
+                    if !is_valid {
+                        return Err(Failure::Broken);
+                    }
+                    let (parts, body) = response.into_parts();
+                    let body = ServerBody::begin(body).await.map_err(|_| Failure::Broken)?;
+                    return Ok(Response::from_parts(parts, body));
                 }
-                Ok(Err(error)) => return Err(failure(&error)),
+                Ok(Err(error)) => return Err(Failure::of(&error)),
                 // The body moved on meanwhile.
                 Err(_) if progress.last() + self.response_timeout > Instant::now() => {}
                 Err(_) if progress.waits_for_client() => return Err(Failure::ClientTimeout),
@@ -404,18 +358,10 @@ impl Drop for Attempt<'_> {
     }
 }
 
-impl UpstreamStats {
-    /// Requests that the servers may have at a time, together, if these limits are adapted.
-    pub fn concurrency_limit(&self) -> Option<u64> {
-        let limits = self.limits.get()?;
-        Some(limits.iter().map(|limit| u64::from(limit.get())).sum())
-    }
-}
-
 /// Notes what the end of a request that began at `start` says about the load of its server.
 fn note(
     slot: &Slot,
-    sent: &Result<Response<Incoming>, Failure>,
+    sent: &Result<Response<ServerBody>, Failure>,
     start: Instant,
     progress: &Progress,
 ) {
@@ -428,64 +374,6 @@ fn note(
         (Err(failure), _) if failure.is_of_server() => slot.failed(now),
         // The server may have waited for the client.
         (Ok(_) | Err(_), _) => {}
-    }
-}
-
-impl Failure {
-    /// The label of the metric, and the word in the access log.
-    pub(super) fn reason(&self) -> &'static str {
-        match self {
-            Self::Unreachable | Self::ConnectTimeout => "unreachable",
-            Self::Broken => "broken",
-            Self::ResponseTimeout => "slow",
-            Self::Full => "full",
-            Self::Overloaded => "overloaded",
-            Self::ClientTimeout | Self::ClientBody => "client",
-        }
-    }
-
-    /// Whether no server has the request.
-    pub(super) fn is_unsent(&self) -> bool {
-        match self {
-            Self::Unreachable | Self::ConnectTimeout | Self::Full | Self::Overloaded => true,
-            Self::Broken | Self::ResponseTimeout | Self::ClientTimeout | Self::ClientBody => false,
-        }
-    }
-
-    /// Whether it says something about the server.
-    fn is_of_server(&self) -> bool {
-        match self {
-            Self::Unreachable | Self::ConnectTimeout | Self::Broken | Self::ResponseTimeout => true,
-            Self::Full | Self::Overloaded | Self::ClientTimeout | Self::ClientBody => false,
-        }
-    }
-
-    pub(super) fn status(&self) -> StatusCode {
-        match self {
-            Self::Unreachable | Self::Broken => StatusCode::BAD_GATEWAY,
-            Self::ConnectTimeout | Self::ResponseTimeout => StatusCode::GATEWAY_TIMEOUT,
-            Self::Full | Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
-            Self::ClientTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::ClientBody => StatusCode::BAD_REQUEST,
-        }
-    }
-}
-
-fn failure(error: &ClientError) -> Failure {
-    let mut cause = error.source();
-    let mut is_timeout = false;
-    while let Some(error) = cause {
-        let io = error.downcast_ref::<io::Error>();
-        is_timeout |= io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut);
-        if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_user) {
-            return Failure::ClientBody;
-        }
-        cause = error.source();
-    }
-    match (error.is_connect(), is_timeout) {
-        (true, true) => Failure::ConnectTimeout,
-        (true, false) => Failure::Unreachable,
-        (false, _) => Failure::Broken,
     }
 }
 
