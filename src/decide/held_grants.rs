@@ -61,7 +61,8 @@ const IDLE: Span = Span::from_secs(1);
 pub(super) struct HeldGrants {
     shards: Box<[Mutex<Shard>]>,
     keys: AtomicUsize,
-    /// This node leaves: it asks for nothing, and gives back what still comes.
+    /// This node leaves: it asks for nothing, and what still comes is taken by the next
+    /// [`HeldGrants::leave`].
     is_leaving: AtomicBool,
     /// Of all rules since the start, also of those that are gone.
     pub(super) hits: GrantedHits,
@@ -286,7 +287,11 @@ impl HeldGrants {
     ) -> Option<(u32, u32)> {
         let key = limits.key()?;
         let mut shard = self.shard(key).lock();
-        let held = self.enter(&mut shard, key, limits, monotonic)?;
+        let Some(held) = self.enter(&mut shard, key, limits, monotonic) else {
+            // The call leaves without.
+            shard.held.get_mut(&key).into_iter().for_each(|held| held.is_asking = false);
+            return None;
+        };
         (held.is_asking, held.is_used) = (true, true);
         let checked = std::mem::take(&mut held.checked).max(waiting);
         held.pace = (checked, monotonic.since(held.asked_at));
@@ -340,14 +345,9 @@ impl HeldGrants {
             return unspent;
         };
         let until = asked.plus(Span::from_nanos(term.as_nanos() / 4 * 3));
-        if until <= monotonic {
+        if until <= monotonic && !self.is_leaving.load(Ordering::Relaxed) {
             self.count(limits, |hits| &hits.late, hits);
             unspent.push(Unspent { limits: limits.clone(), owner, id, hits });
-            return unspent;
-        }
-        if self.is_leaving.load(Ordering::Relaxed) {
-            unspent.push(Unspent { limits: limits.clone(), owner, id, hits });
-            self.count(limits, |hits| &hits.given_back, hits);
             return unspent;
         }
         held.grants.push(Grant { owner, id, left: hits, spent: 0, ends: until });
@@ -390,6 +390,12 @@ impl HeldGrants {
             shard.held.get_mut(&key).map(|held| held.take().collect()).unwrap_or_default();
         self.count_all(&unspent, |hits| &hits.recalled);
         unspent
+    }
+
+    /// Whether a call is on its way that may bring hits.
+    pub(super) fn is_asking(&self) -> bool {
+        let asks = |shard: &Mutex<Shard>| shard.lock().held.values().any(|held| held.is_asking);
+        self.shards.iter().any(asks)
     }
 
     /// Takes all that is held, as this node leaves.
@@ -786,13 +792,15 @@ mod tests {
         granted(&held, 1, 0);
         held.ask(&limits(100), 1, at(1));
         assert_eq!(hits(held.leave()), [(1, 16)]);
-        assert_eq!(held.ask(&limits(100), 1, at(2)), None);
+        assert!(held.is_asking());
         let node = NodeId::new("owner").expect("a valid id");
         let owner = Holder { node, generation: Generation(1) };
         let term = Span::from_secs(1);
         let grant = NewGrant { owner, id: 2, hits: 14, term, asked: at(1) };
         let back = held.asked(&limits(100), None, Some(grant), NOW, at(3));
-        assert_eq!((hits(back), held.held()), (vec![(2, 14)], 0));
+        assert!(back.is_empty() && !held.is_asking());
+        assert_eq!((hits(held.leave()), held.held()), (vec![(2, 14)], 0));
+        assert_eq!(held.ask(&limits(100), 1, at(4)), None);
         assert_eq!(held.hits.given_back.load(Ordering::Relaxed), 30);
     }
 

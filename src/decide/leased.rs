@@ -11,7 +11,7 @@
 //! replica has the charge, also with `durability: async`; otherwise its death could hand the same
 //! hits out twice. A node spends grants only while it has its lease, so a machine that was stopped
 //! spends no more than it decides as an owner. What a node holds when it dies, or when its owner
-//! does, is refused early until it ends.
+//! does, stays charged until the window ends; a bucket drains it.
 //!
 //! When a check is refused while others hold something, the owner recalls it once from each of
 //! them. The refused node caches the refusal, as a strict one, until its owner has taken hits back
@@ -21,11 +21,13 @@
 //! decided as strict, with their checks combined. So is everything by an owner of the release
 //! before.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt};
 use tidegate_cluster::mesh::wire::{Call, Check, GiveBack, Grant, GrantAsk};
-use tidegate_cluster::mesh::{Peer, StreamClass};
+use tidegate_cluster::mesh::{Mesh, Peer, StreamClass};
 use tidegate_limiter::engine::grant::{self, Terms};
 use tidegate_limiter::engine::{State, Verdict};
 use tidegate_limiter::policy::Scope;
@@ -43,8 +45,8 @@ use super::held_grants::{NewGrant, Unspent};
 use super::limits::Limits;
 use super::outcome::Decided;
 
-/// The longest term of a grant: what a node that dies holds is refused for no longer in a window
-/// that goes on.
+/// The longest term of a grant: a node that lives keeps from others what it does not spend for no
+/// longer.
 pub(super) const TERM_MAX: Span = Span::from_secs(1);
 /// Of a grant to a node of the owner's region.
 const NEAR_TERMS: Terms = Terms { longest: TERM_MAX, useful: Span::ZERO };
@@ -68,6 +70,11 @@ const PARTS_PER_NODE: u32 = 2;
 const NOTHING: (u32, u32) = (0, 0);
 /// How often a node looks for grants that have ended, while it holds any.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// How long a node that leaves waits at most for owners to take back what it holds: the longest
+/// term of a grant.
+const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Grants that are given back at a time as a node leaves.
+const GIVE_BACKS_MAX: usize = 1_024;
 
 /// Why a leased rule is decided as strict whatever the number of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -175,15 +182,25 @@ impl Decider {
         self.shared.grants_held.notify_one();
     }
 
-    /// Sends hits back that will not be spent. The message may be lost: then they are refused early
-    /// until their term ends.
+    /// Sends hits back that will not be spent. The message may be lost: then they stay charged, as
+    /// if they had been spent.
     pub(super) fn give_back(&self, unspent: Unspent) {
         let Some(Peers { mesh, .. }) = &self.shared.peers else { return };
-        let Unspent { limits: Limits { scope, counters, .. }, owner, id, hits } = unspent;
-        if mesh.peer(&owner.node).is_some_and(|peer| peer.generation == owner.generation) {
-            let call = GiveBack { scope, counters, grant: id, unspent: hits };
-            mesh.notify(&owner.node, StreamClass::Checks, Call::GiveBack(call));
+        if let Some((peer, call)) = returned(mesh, unspent) {
+            mesh.notify(&peer.id, StreamClass::Checks, call);
         }
+    }
+
+    /// Sends hits back and waits until their owners have them.
+    async fn give_back_confirmed(&self, unspent: Vec<Unspent>) {
+        let Some(Peers { mesh, .. }) = &self.shared.peers else { return };
+        let calls = unspent.into_iter().filter_map(|it| returned(mesh, it));
+        let sent =
+            stream::iter(calls).for_each_concurrent(GIVE_BACKS_MAX, |(peer, call)| async move {
+                // Of an owner that cannot be reached they stay charged.
+                let _ = mesh.call_peer(&peer, StreamClass::Checks, call, GIVE_BACK_TIMEOUT).await;
+            });
+        sent.await;
     }
 
     /// An owner refused a check while this node holds hits of the key: of another node, or one for
@@ -195,9 +212,22 @@ impl Decider {
         holds_any
     }
 
-    /// Gives everything back, before this node leaves.
-    pub fn give_all_back(&self) {
-        self.shared.held_grants.leave().into_iter().for_each(|it| self.give_back(it));
+    /// Gives everything back, before this node leaves, also what calls on their way bring. Ends
+    /// when the owners have it, or after [`GIVE_BACK_TIMEOUT`].
+    pub async fn give_all_back(&self) {
+        let held_grants = &self.shared.held_grants;
+        let giving = async {
+            self.give_back_confirmed(held_grants.leave()).await;
+            loop {
+                let is_asking = held_grants.is_asking();
+                self.give_back_confirmed(held_grants.leave()).await;
+                if !is_asking {
+                    return;
+                }
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+        };
+        let _ = tokio::time::timeout(GIVE_BACK_TIMEOUT, giving).await;
     }
 
     /// Gives back what was not spent in its term, until `stop`.
@@ -219,6 +249,14 @@ impl Decider {
             }
         }
     }
+}
+
+/// The message that gives hits back, and to whom; `None` if that incarnation of their owner is not
+/// connected.
+fn returned(mesh: &Mesh, unspent: Unspent) -> Option<(Arc<Peer>, Call)> {
+    let Unspent { limits: Limits { scope, counters, .. }, owner, id, hits } = unspent;
+    let peer = mesh.peer(&owner.node).filter(|peer| peer.generation == owner.generation)?;
+    Some((peer, Call::GiveBack(GiveBack { scope, counters, grant: id, unspent: hits })))
 }
 
 /// Of a grant to a node of another region, which has no use for one that is shorter than `useful`.

@@ -26,7 +26,8 @@
 
 use parking_lot::Mutex;
 
-/// Bytes of a line that are looked at: enough for a length or a transfer coding with its name.
+/// Bytes of a line that are looked at: enough for a length or a transfer coding with its name. A
+/// request with a longer one is refused: nobody needs that, and what is cut off could change it.
 const LINE_BYTES_MAX: usize = 128;
 
 /// Why a request may be read in two ways.
@@ -44,6 +45,8 @@ pub enum Ambiguity {
     FoldedHeader,
     #[error("there is a space before the colon of a header")]
     SpaceBeforeColon,
+    #[error("its Content-Length, Transfer-Encoding or the size of a chunk is too long")]
+    TooLong,
 }
 
 /// Follows the requests of one connection.
@@ -68,6 +71,8 @@ struct Scanner {
     state: State,
     /// The beginning of the line that is not complete yet.
     line: Vec<u8>,
+    /// The line has more than that.
+    is_cut: bool,
     /// The last byte of that line, which may not be kept.
     last: u8,
     head: Head,
@@ -132,6 +137,7 @@ impl Scanner {
         let part = &bytes[..end.unwrap_or(bytes.len())];
         let room = LINE_BYTES_MAX - self.line.len();
         self.line.extend_from_slice(&part[..part.len().min(room)]);
+        self.is_cut |= part.len() > room;
         self.last = part.last().copied().unwrap_or(self.last);
         let Some(end) = end else { return &[] };
         let mut line = std::mem::take(&mut self.line);
@@ -145,6 +151,7 @@ impl Scanner {
         }
         line.clear();
         self.line = line;
+        self.is_cut = false;
         &bytes[end + 1..]
     }
 
@@ -159,6 +166,9 @@ impl Scanner {
                 Ok(state) => state,
                 Err(ambiguity) => return self.refuse(ambiguity),
             },
+            State::ChunkSize if self.is_cut && !line.contains(&b';') => {
+                return self.refuse(Ambiguity::TooLong);
+            }
             State::ChunkSize => match chunk_size(line) {
                 Some(0) => State::Trailers,
                 Some(size) => State::Chunk(size),
@@ -200,14 +210,19 @@ impl Scanner {
         if name.ends_with(b" ") || name.ends_with(b"\t") {
             return Err(Ambiguity::SpaceBeforeColon);
         }
-        if name.eq_ignore_ascii_case(b"content-length") {
+        let is_length = name.eq_ignore_ascii_case(b"content-length");
+        let is_coding = name.eq_ignore_ascii_case(b"transfer-encoding");
+        if self.is_cut && (is_length || is_coding) {
+            return Err(Ambiguity::TooLong);
+        }
+        if is_length {
             let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
             let text = std::str::from_utf8(value).ok().filter(|_| is_number);
             let length = text.and_then(|text| text.parse().ok()).ok_or(Ambiguity::Length)?;
             if head.length.replace(length).is_some() {
                 return Err(Ambiguity::Length);
             }
-        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+        } else if is_coding {
             if head.is_chunked || !value.eq_ignore_ascii_case(b"chunked") {
                 return Err(Ambiguity::Coding);
             }
@@ -289,6 +304,35 @@ mod tests {
             ("Content-Length : 1\r\n".to_owned(), Ambiguity::SpaceBeforeColon),
         ] {
             assert_eq!(ambiguity(&format!("{POST}{head}\r\n")), Some(found), "{head:?}");
+        }
+    }
+
+    #[test]
+    fn a_size_of_which_the_end_is_not_seen_hides_nothing() {
+        let (zeros, spaces) = ("0".repeat(127), " ".repeat(120));
+        let hidden = format!("\r\n{POST}Content-Length: 100000\r\n\r\n");
+        let size = hidden.len();
+        let long = Some(Ambiguity::TooLong);
+        for text in [
+            format!("{POST}{TE}\r\n{zeros}{size:x}\r\n{hidden}\r\n0\r\n\r\n"),
+            format!("{POST}{TE}\r\n1{spaces}{spaces};a\r\na\r\n0\r\n\r\n"),
+            format!("{POST}Content-Length: {zeros}{size}\r\n\r\n{hidden}"),
+            format!("{POST}Transfer-Encoding: chunked{spaces}, chunked\r\n\r\n0\r\n\r\n"),
+            format!("{POST}Transfer-Encoding: chunked{spaces}, gzip\r\n\r\n0\r\n\r\n"),
+        ] {
+            assert_eq!(ambiguity(&text), long, "{text:?}");
+        }
+        // What says nothing about lengths may be long, and so may many leading zeros be.
+        let size = format!("{}3", &zeros[..100]);
+        for text in [
+            format!("{POST}X: {zeros}{spaces}\r\n\r\n"),
+            format!("{POST}{TE}\r\n{size}\r\nabc\r\n0\r\nX: {zeros}{spaces}\r\n\r\n"),
+            format!("{POST}{TE}\r\n3;{zeros}{spaces}\r\nabc\r\n0\r\n\r\n"),
+            format!("{POST}Content-Length: {size}\r\n\r\nabc"),
+        ] {
+            assert_eq!(ambiguity(&text), None, "{text:?}");
+            let next = format!("{text}{POST}{TE}Content-Length: 1\r\n\r\n");
+            assert_eq!(ambiguity(&next), Some(Ambiguity::TwoLengths), "{next:?}");
         }
     }
 

@@ -44,7 +44,7 @@ pub async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<Option<Soc
         stream.read_exact(&mut rest).await?;
         return binary(head[0], head[1], &rest);
     }
-    if !start.starts_with(b"PROXY ") {
+    if !start.starts_with(b"PROXY ") || start.contains(&b'\n') {
         return Err(invalid());
     }
     let mut line = start.to_vec();
@@ -54,26 +54,31 @@ pub async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<Option<Soc
         }
         // Byte by byte, once a connection: what follows belongs to the request.
         line.push(stream.read_u8().await?);
+        // One that ends otherwise would take a line of the request with it.
+        if line.ends_with(b"\n") && !line.ends_with(b"\r\n") {
+            return Err(invalid());
+        }
     }
     text(&line)
 }
 
 fn text(line: &[u8]) -> io::Result<Option<SocketAddr>> {
     let line = std::str::from_utf8(line).map_err(|_| invalid())?;
-    let mut words = line.trim_end_matches("\r\n").split(' ').skip(1);
-    let family = words.next();
-    if family == Some("UNKNOWN") {
-        return Ok(None);
-    }
-    let (source, _destination, port) = (words.next(), words.next(), words.next());
-    let source: Option<IpAddr> = source.and_then(|source| source.parse().ok());
+    let words: Vec<&str> = line.trim_end_matches("\r\n").split(' ').collect();
+    let (family, source, destination, ports) = match words[..] {
+        // Whatever follows says nothing.
+        [_, "UNKNOWN", ..] => return Ok(None),
+        [_, family, source, destination, from, to] => (family, source, destination, [from, to]),
+        _ => return Err(invalid()),
+    };
+    let [source, destination] = [source, destination].map(str::parse::<IpAddr>);
     // The type would take a sign, too.
-    let port = port.filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
-    let port: Option<u16> = port.and_then(|port| port.parse().ok());
-    match (family, source, port) {
-        (Some("TCP4"), Some(source @ IpAddr::V4(_)), Some(port))
-        | (Some("TCP6"), Some(source @ IpAddr::V6(_)), Some(port)) => {
-            Ok(Some(SocketAddr::new(source, port)))
+    let port = |text: &str| text.parse::<u16>().ok().filter(|_| !text.starts_with('+'));
+    let [from, to] = ports.map(port);
+    match (family, source, destination, from, to) {
+        ("TCP4", Ok(source @ IpAddr::V4(_)), Ok(IpAddr::V4(_)), Some(from), Some(_))
+        | ("TCP6", Ok(source @ IpAddr::V6(_)), Ok(IpAddr::V6(_)), Some(from), Some(_)) => {
+            Ok(Some(SocketAddr::new(source, from)))
         }
         _ => Err(invalid()),
     }
@@ -157,6 +162,14 @@ mod tests {
             b"PROXY TCP4 203.0.113.7 10.0.0.1 99999 443\r\n",
             b"PROXY TCP4 203.0.113.7 10.0.0.1 +80 443\r\n",
             b"PROXY TCP4 203.0.113.7\r\n",
+            b"PROXY TCP4 203.0.113.7 10.0.0.1 51234 443 1\r\n",
+            b"PROXY TCP4 203.0.113.7 10.0.0.1 51234 443 \r\n",
+            b"PROXY TCP4 203.0.113.7 10.0.0.1 51234\r\n",
+            b"PROXY TCP4 203.0.113.7 10.0.0.1 51234 -1\r\n",
+            b"PROXY TCP4 203.0.113.7 ::1 51234 443\r\n",
+            b"PROXY TCP4 203.0.113.7 10.0.0.1 51234 443\nX: a\r\n",
+            b"PROXY UNKNOWN\nGET / HTTP/1.1\r\n",
+            b"PROXY UNK\nGET / HTTP/1.1\r\n",
             &[&b"PROXY TCP4 "[..], &[b'1'; 200]].concat(),
             &binary_header(0x31, 0x11, &[0; 12]),
             &binary_header(0x21, 0x11, &[0; 3]),

@@ -330,7 +330,7 @@ impl Core {
     ///
     /// Why not everything was handed over.
     pub async fn leave_with(&self, patience: Duration) -> Result<(), GivenUp> {
-        self.decider.give_all_back();
+        self.decider.give_all_back().await;
         let Some(joined) = &self.joined else { return Ok(()) };
         let decided = self.ownership.owned_ranges().decides.clone();
         joined.gossip.publish(|own| own.state = MemberState::Draining);

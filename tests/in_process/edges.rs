@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate::config::Config;
@@ -141,6 +142,30 @@ async fn an_edge_admits_leased_hits_on_the_spot_and_never_over_the_limit() {
     tokio::time::timeout(TIMEOUT, is_used_up).await.expect("all of the limit is admitted");
     for node in &all {
         assert!(!node.check("leased", "x").await.allowed);
+    }
+}
+
+/// When the leave of an edge is over its owners have what it held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edge_that_leaves_gives_its_grants_back() {
+    let authority = authority();
+    let cores = cluster_under(&authority, &CORES, RULES, |_| {}).await;
+    let patient = |config: &mut Config| config.cluster.deadline = Span::from_secs(2);
+    let values: Vec<String> = (0..20).map(|n| format!("v{n}")).collect();
+    let mut sent = 0;
+    for name in ["e1", "e2", "e3"] {
+        let edge = edges_with(&authority, &cores[..1], &[name], patient).await.remove(0);
+        for value in &values {
+            assert_eq!(admitted(&[&edge], "leased", value, 10).await, 10);
+        }
+        assert!(edge.core.decider.granted_hits().1 > 0, "it holds some");
+        edge.core.leave().await.expect("an edge has nothing to hand over");
+        let (hits, held) = edge.core.decider.granted_hits();
+        let hits = hits.read();
+        sent += hits.given_back + hits.recalled + hits.late;
+        let at = |core: &Node| core.core.decider.counters().taken_back.load(Ordering::Relaxed);
+        assert_eq!((cores.iter().map(at).sum::<u64>(), held), (sent, 0), "{hits:?}");
+        edge.stop().await;
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::time::{Instant, Sleep};
 use tower::BoxError;
 
 use super::access_log::Record;
+use super::failure::{Failure, UpstreamStats};
 use super::in_flight::InFlight;
 
 /// How far the body of a request has come; read while its response is awaited.
@@ -59,10 +60,18 @@ pub(super) enum ResponseBody {
     Passed(Box<PassedBody>),
 }
 
+/// The body of a response as it comes from a server, with its first part if that was there already.
+#[derive(Debug)]
+pub(super) struct ServerBody {
+    /// `Some(None)` if it was the end.
+    first: Option<Option<Frame<Bytes>>>,
+    rest: Incoming,
+}
+
 /// The body of a response of the application.
 #[derive(Debug)]
 pub(super) struct PassedBody {
-    body: Incoming,
+    body: ServerBody,
     idle_timeout: Duration,
     /// Runs while the next part is awaited.
     idle: Option<Pin<Box<Sleep>>>,
@@ -70,6 +79,7 @@ pub(super) struct PassedBody {
     in_flight: InFlight,
     /// Written to the access log when the body ends.
     record: Option<Box<Record>>,
+    stats: Arc<UpstreamStats>,
 }
 
 impl Progress {
@@ -159,16 +169,75 @@ impl Body for RequestBody {
     }
 }
 
+impl ServerBody {
+    /// Looks at what has come with the head: if it is no body, the response is none. Does not wait.
+    pub(super) async fn begin(mut rest: Incoming) -> Result<Self, hyper::Error> {
+        let polled = std::future::poll_fn(|cx| {
+            Poll::Ready(match Pin::new(&mut rest).poll_frame(cx) {
+                Poll::Ready(frame) => frame.transpose().map(Some),
+                Poll::Pending => Ok(None),
+            })
+        });
+        let first = polled.await?;
+        Ok(Self { first, rest })
+    }
+}
+
+impl Body for ServerBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match self.first.take() {
+            Some(frame) => Poll::Ready(frame.map(Ok)),
+            None => Pin::new(&mut self.rest).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.first {
+            None => self.rest.is_end_stream(),
+            Some(first) => first.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let hint = self.rest.size_hint();
+        let first = self.first.iter().flatten().filter_map(Frame::data_ref);
+        let first: u64 = first.map(|data| data.len() as u64).sum();
+        let mut whole = SizeHint::new();
+        whole.set_lower(hint.lower() + first);
+        if let Some(upper) = hint.upper() {
+            whole.set_upper(upper + first);
+        }
+        whole
+    }
+}
+
 impl ResponseBody {
     pub(super) fn passed(
-        body: Incoming,
+        body: ServerBody,
         idle_timeout: Duration,
         in_flight: InFlight,
         record: Option<Box<Record>>,
+        stats: Arc<UpstreamStats>,
     ) -> Self {
         let (idle, is_waiting) = (None, false);
-        let body = PassedBody { body, idle_timeout, idle, is_waiting, in_flight, record };
+        let body = PassedBody { body, idle_timeout, idle, is_waiting, in_flight, record, stats };
         Self::Passed(Box::new(body))
+    }
+}
+
+impl PassedBody {
+    /// The response broke off.
+    fn fails(&mut self, failure: &Failure) {
+        self.stats.count(failure);
+        if let Some(record) = &mut self.record {
+            record.entry.failure = Some(failure.reason());
+        }
     }
 }
 
@@ -190,8 +259,12 @@ impl Body for PassedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             self.is_waiting = false;
-            if let (Some(record), Some(Ok(part))) = (&mut self.record, &frame) {
-                record.passed(part.data_ref().map_or(0, Bytes::len));
+            match (&mut self.record, &frame) {
+                (Some(record), Some(Ok(part))) => {
+                    record.passed(part.data_ref().map_or(0, Bytes::len));
+                }
+                (_, Some(Err(_))) => self.fails(&Failure::Broken),
+                _ => {}
             }
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
@@ -202,7 +275,9 @@ impl Body for PassedBody {
             idle.as_mut().reset(until);
         }
         ready!(idle.as_mut().poll(cx));
-        Poll::Ready(Some(Err(Idle(*idle_timeout).into())))
+        let idle = Idle(*idle_timeout);
+        self.fails(&Failure::ResponseTimeout);
+        Poll::Ready(Some(Err(idle.into())))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -156,7 +156,18 @@ pub fn frame(headers: &mut HeaderMap, length: Option<u64>) {
 /// Turns the headers of a response of the application into those for the client.
 pub fn pass_response(headers: &mut HeaderMap, version: Version) {
     end_hop(headers);
+    for name in OWN {
+        headers.remove(name);
+    }
     via(headers, version);
+}
+
+/// Whether the body of a response can be passed on: a transfer coding other than `chunked` ends
+/// here and is not undone.
+pub(super) fn is_decoded(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    codings.next().is_none_or(is_chunked) && codings.next().is_none()
 }
 
 /// Whether the request is one of gRPC, which has a status of its own.
@@ -284,6 +295,29 @@ mod tests {
                 "x-forwarded-host: shop",
                 "x-forwarded-proto: http",
             ]
+        );
+    }
+
+    #[test]
+    fn a_server_says_nothing_about_the_limits() {
+        let mut headers = headers(&[
+            ("connection", "x-hop"),
+            ("x-hop", "1"),
+            ("ratelimit", "\"x\";r=1;t=1"),
+            ("ratelimit-policy", "\"x\";q=1;w=1"),
+            ("x-ratelimit-limit", "77"),
+            ("x-ratelimit-remaining", "66"),
+            ("x-ratelimit-reset", "1"),
+            ("x-ratelimit-retry-after", "9"),
+            ("x-ratelimit-delay", "9"),
+            ("x-ratelimit-soft-breach", "1"),
+            ("x-ratelimit-of-the-application", "5"),
+            ("retry-after", "5"),
+        ]);
+        pass_response(&mut headers, Version::HTTP_11);
+        assert_eq!(
+            shown(&headers),
+            ["retry-after: 5", "via: 1.1 tidegate", "x-ratelimit-of-the-application: 5"]
         );
     }
 

@@ -1,8 +1,16 @@
 //! Which servers are used: those that answer.
 //!
 //! A server that failed several times in a row is left out for a while (ejection), and so is one
-//! whose health check fails. When the while is over, the next failure ejects it again. If none is
-//! left, all are used: a wrong guess must not take the last server away.
+//! whose health check fails. When the while is over, one request tries it; the others go elsewhere
+//! until that has ended. A response brings the server back; a failure, also that of a health check,
+//! ejects it again. A health check that succeeds does not bring it back: it may be all that the
+//! server can answer.
+//! If none is left, all are used: a wrong guess must not take the last server away.
+//!
+//! ```text
+//! used ── failures in a row ─▶ ejected ── 10 s ─▶ open to one attempt ── response ─▶ used
+//!                                 ▲                  └─ failure ─┘
+//! ```
 
 use std::time::Duration;
 
@@ -18,9 +26,21 @@ pub(super) const CHECKS_FAILED_MAX: u32 = 2;
 pub(super) struct Health {
     /// Failures since the last response.
     failures: u32,
+    /// Until there was a response.
     ejected_until: Option<Instant>,
+    /// After that time: whether a request tries the server.
+    is_tried: bool,
     /// Checks since the last that succeeded.
     checks_failed: u32,
+}
+
+/// Whether a request may be sent to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    Usual,
+    /// As the one attempt; ends with [`Health::tried`].
+    Attempt,
+    LeftOut,
 }
 
 /// What an observation has changed.
@@ -32,9 +52,22 @@ pub(super) enum Change {
 }
 
 impl Health {
-    pub(super) fn is_usable(&self, now: Instant) -> bool {
-        self.ejected_until.is_none_or(|until| now >= until)
-            && self.checks_failed < CHECKS_FAILED_MAX
+    /// Whether a request may be sent now; if as the attempt, further ones may not.
+    pub(super) fn enter(&mut self, now: Instant) -> Use {
+        match self.ejected_until {
+            _ if self.checks_failed >= CHECKS_FAILED_MAX => Use::LeftOut,
+            None => Use::Usual,
+            Some(until) if now < until || self.is_tried => Use::LeftOut,
+            Some(_) => {
+                self.is_tried = true;
+                Use::Attempt
+            }
+        }
+    }
+
+    /// The attempt is over. Without a result, as when the client has left, there is another.
+    pub(super) fn tried(&mut self) {
+        self.is_tried = false;
     }
 
     /// It has responded.
@@ -54,7 +87,12 @@ impl Health {
     }
 
     /// The result of a check.
-    pub(super) fn checked(&mut self, is_healthy: bool) -> Option<Change> {
+    pub(super) fn checked(&mut self, is_healthy: bool, now: Instant) -> Option<Change> {
+        if let Some(until) =
+            self.ejected_until.as_mut().filter(|until| !is_healthy && now >= **until)
+        {
+            *until = now + EJECTED_FOR;
+        }
         let before = self.checks_failed;
         self.checks_failed = if is_healthy { 0 } else { before.saturating_add(1) };
         if is_healthy && before >= CHECKS_FAILED_MAX {
@@ -78,28 +116,56 @@ mod tests {
         assert_eq!((health.failed(3, start), health.failed(3, start)), (None, None));
         assert_eq!(health.failed(3, start), Some(Change::Ejected));
         assert_eq!(health.failed(3, start), None, "it is ejected already");
-        assert!(!health.is_usable(start));
-        let over = start + EJECTED_FOR;
-        assert!(health.is_usable(over));
-        assert_eq!(health.failed(3, over), Some(Change::Ejected), "it has one attempt");
-        health.succeeded();
-        assert!(health.is_usable(over));
+        assert_eq!(health.enter(start), Use::LeftOut);
         assert_eq!(Health::default().failed(0, start), None);
+    }
+
+    #[test]
+    fn a_server_that_was_left_out_has_one_attempt() {
+        let start = Instant::now();
+        let mut health = Health::default();
+        assert_eq!(health.failed(1, start), Some(Change::Ejected));
+        let over = start + EJECTED_FOR;
+        assert_eq!((health.enter(over), health.enter(over)), (Use::Attempt, Use::LeftOut));
+        health.tried();
+        assert_eq!(health.enter(over), Use::Attempt, "the first had no result");
+        assert_eq!(health.failed(1, over), Some(Change::Ejected));
+        health.tried();
+        let again = over + EJECTED_FOR;
+        assert_eq!((health.enter(over), health.enter(again)), (Use::LeftOut, Use::Attempt));
+        assert_eq!(health.checked(true, again), None);
+        assert_eq!(health.enter(again), Use::LeftOut, "a check that succeeds changes nothing");
+        health.succeeded();
+        health.tried();
+        assert_eq!((health.enter(again), health.enter(again)), (Use::Usual, Use::Usual));
+    }
+
+    #[test]
+    fn a_check_that_fails_is_a_failed_attempt() {
+        let start = Instant::now();
+        let mut health = Health::default();
+        health.failed(1, start);
+        assert_eq!(health.checked(false, start), None);
+        let over = start + EJECTED_FOR;
+        assert_eq!(health.checked(true, over), None);
+        assert_eq!(health.checked(false, over), None);
+        assert_eq!(health.enter(over), Use::LeftOut);
+        assert_eq!(health.enter(over + EJECTED_FOR), Use::Attempt);
     }
 
     #[test]
     fn checks_in_a_row_take_a_server_out_and_one_brings_it_back() {
         let now = Instant::now();
         let mut health = Health::default();
-        assert_eq!((health.checked(false), health.checked(true)), (None, None));
-        assert_eq!(health.checked(false), None);
-        assert!(health.is_usable(now));
-        assert_eq!(health.checked(false), Some(Change::Unhealthy));
-        assert_eq!(health.checked(false), None);
-        assert!(!health.is_usable(now));
+        assert_eq!((health.checked(false, now), health.checked(true, now)), (None, None));
+        assert_eq!(health.checked(false, now), None);
+        assert_eq!(health.enter(now), Use::Usual);
+        assert_eq!(health.checked(false, now), Some(Change::Unhealthy));
+        assert_eq!(health.checked(false, now), None);
+        assert_eq!(health.enter(now), Use::LeftOut);
         health.succeeded();
-        assert!(!health.is_usable(now), "requests do not outvote the check");
-        assert_eq!(health.checked(true), Some(Change::Healthy));
-        assert!(health.is_usable(now));
+        assert_eq!(health.enter(now), Use::LeftOut, "requests do not outvote the check");
+        assert_eq!(health.checked(true, now), Some(Change::Healthy));
+        assert_eq!(health.enter(now), Use::Usual);
     }
 }

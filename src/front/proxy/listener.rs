@@ -18,11 +18,12 @@ use tidegate_limiter::units::Hits;
 use super::access_log::{AccessLog, Entry, Record};
 use super::body::ResponseBody;
 use super::connector::ServerTls;
+use super::failure::UpstreamStats;
 use super::headers::{self, HeadError, Sender};
 use super::queue::Queue;
 use super::rejection::{self, Form};
 use super::tunnel::{self, Switch};
-use super::upstream::{Head, UpstreamStats, Upstreams};
+use super::upstream::{Head, Upstreams};
 use crate::config::{Auth, Config, proxy};
 use crate::decide::{CheckRequest, CheckResponse, Entered, LimitInFlight, Place};
 use crate::front::bounds::{Bounds, Refusal};
@@ -35,6 +36,10 @@ use crate::traces::{Traces, propagation};
 
 /// How long a client may leave a part of a response untaken, in periods of this length.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Verdicts in the access log.
+const ALLOWED: &str = "allowed";
+const UNDECIDED: &str = "undecided";
 
 /// The parts of the proxy.
 #[derive(Debug)]
@@ -149,7 +154,8 @@ impl<D: LimitInFlight> ProxyListener<D> {
         };
         let sender = self.sender(&parts);
         let mut record = self.record(&parts, sender);
-        let decided = self.decided(&mut parts, sender, form).await;
+        let entry = record.as_deref_mut().map(|record| &mut record.entry);
+        let decided = self.decided(&mut parts, sender, form, entry).await;
         if let Some(record) = &mut record {
             note(&decided, &mut record.entry);
         }
@@ -185,6 +191,8 @@ impl<D: LimitInFlight> ProxyListener<D> {
             target: parts.uri.path_and_query().map_or_else(String::new, ToString::to_string),
             host: host.map(|host| String::from_utf8_lossy(host).into_owned()),
             protocol: format!("{:?}", parts.version),
+            // If the client leaves before.
+            verdict: UNDECIDED,
             ..Entry::default()
         }))
     }
@@ -195,12 +203,14 @@ impl<D: LimitInFlight> ProxyListener<D> {
         Sender::new(addr, &self.mapping.trust(), self.scheme)
     }
 
-    /// Checks the form of the request, and decides it.
+    /// Checks the form of the request, and decides it. Writes down what is known if it has to wait
+    /// for its turn.
     async fn decided(
         &self,
         parts: &mut Parts,
         sender: Sender,
         form: Form,
+        entry: Option<&mut Entry>,
     ) -> Result<Decision, Error> {
         if let Some(ambiguity) =
             parts.extensions.get::<Arc<Framing>>().and_then(|framing| framing.ambiguity())
@@ -229,7 +239,11 @@ impl<D: LimitInFlight> ProxyListener<D> {
             let response = rejection::refused(&answer, self.denied_status, &detail, form);
             return Ok(Decision::Refuse(answer, response));
         }
-        let (refused, detail) = if self.queue.hold(render::delay(&answer).to_std()).await.is_err() {
+        let delay = render::delay(&answer).to_std();
+        if let Some(entry) = entry.filter(|_| !delay.is_zero()) {
+            note_answer(ALLOWED, Some(&answer), entry);
+        }
+        let (refused, detail) = if self.queue.hold(delay).await.is_err() {
             (answer, render::QUEUE_TOO_LONG)
         } else {
             let entering = pin!(self.decide.enter(check));
@@ -322,7 +336,13 @@ impl<D: LimitInFlight> ProxyListener<D> {
                 parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             parts.extensions.insert(Streamed);
-            let body = ResponseBody::passed(body, idle_timeout, in_flight, record);
+            let body = ResponseBody::passed(
+                body,
+                idle_timeout,
+                in_flight,
+                record,
+                self.upstreams.stats.clone(),
+            );
             Response::from_parts(parts, body)
         }
     }
@@ -332,11 +352,15 @@ impl<D: LimitInFlight> ProxyListener<D> {
 fn note(decided: &Result<Decision, Error>, entry: &mut Entry) {
     let (verdict, answer) = match decided {
         Ok(Decision::Pass(None, _)) => ("unlimited", None),
-        Ok(Decision::Pass(Some(answer), _)) => ("allowed", Some(answer)),
+        Ok(Decision::Pass(Some(answer), _)) => (ALLOWED, Some(answer)),
         Ok(Decision::Refuse(answer, _)) => ("refused", Some(answer)),
-        Err(Error::Undecided | Error::Refusal(Refusal::NotLoaded)) => ("undecided", None),
+        Err(Error::Undecided | Error::Refusal(Refusal::NotLoaded)) => (UNDECIDED, None),
         Err(_) => ("malformed", None),
     };
+    note_answer(verdict, answer, entry);
+}
+
+fn note_answer(verdict: &'static str, answer: Option<&CheckResponse>, entry: &mut Entry) {
     entry.verdict = verdict;
     entry.soft_limited = answer.is_some_and(CheckResponse::is_soft_limited);
     entry.rule = answer.and_then(render::leading_rule).map(|rule| rule.id.to_string());

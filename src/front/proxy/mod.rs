@@ -28,6 +28,7 @@ mod access_log;
 mod adaptive_limit;
 mod body;
 mod connector;
+mod failure;
 mod gradient;
 mod health;
 mod in_flight;
@@ -39,5 +40,5 @@ mod upstream;
 
 pub use access_log::AccessLog;
 pub use connector::ServerTls;
+pub use failure::UpstreamStats;
 pub use listener::{Observers, ProxyListener, bounds, service};
-pub use upstream::UpstreamStats;

@@ -1,37 +1,35 @@
-//! The servers of the application: choice, connections, and what can go wrong.
+//! The servers of the application: choice and connections.
 //!
 //! A request goes to the server with the fewest requests in flight. If that cannot be reached,
 //! nothing was sent, and the others are tried, each once. Whatever may have reached a server is
 //! never sent again. The one other retry is hyper's: of a request on a kept connection that turned
 //! out to be closed before the first byte was written.
 
-use std::error::Error as _;
-use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
-use hyper_util::client::legacy::{Client, Error as ClientError};
+use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::adaptive_limit::{AdaptiveLimit, Outcome, Slot};
-use super::body::{Progress, RequestBody};
+use super::body::{Progress, RequestBody, ServerBody};
 use super::connector::{Connector, ServerTls};
+use super::failure::{Failure, UpstreamStats};
 use super::headers;
-use super::health::{Change, EJECTED_FOR, Health};
+use super::health::{Change, EJECTED_FOR, Health, Use};
 use super::in_flight::{InFlight, Load};
 use super::tunnel::Switch;
 use crate::config::Proxy;
 use crate::config::proxy::UpstreamProtocol;
-use crate::front::stats::Counter;
 
 /// A server that is gone must not keep requests waiting: an HTTP/2 connection is pinged.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -61,28 +59,7 @@ pub(super) struct Upstreams {
     eject_after: u32,
     /// Path and interval of health checks.
     checks: Option<(PathAndQuery, Duration)>,
-    stats: Arc<UpstreamStats>,
-}
-
-/// Requests that got no response of the application, since the start.
-#[derive(Debug, Default)]
-pub struct UpstreamStats {
-    /// No connection.
-    pub unreachable: Counter,
-    /// The connection ended before a response, or what came was none.
-    pub broken: Counter,
-    /// The server took too long.
-    pub slow: Counter,
-    /// Too many were at the servers.
-    pub full: Counter,
-    /// A server had as many as its response times allow.
-    pub overloaded: Counter,
-    /// The client sent no body, or not the whole.
-    pub client: Counter,
-    /// Times that a server was left out, for failures in a row or a failed check.
-    pub ejections: Counter,
-    /// Those of the servers, if they are adapted.
-    limits: OnceLock<Vec<AdaptiveLimit>>,
+    pub(super) stats: Arc<UpstreamStats>,
 }
 
 #[derive(Debug)]
@@ -94,26 +71,9 @@ struct Target {
     health: Mutex<Health>,
 }
 
-/// Why there is no response of the application.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
-    #[error("the application cannot be reached")]
-    Unreachable,
-    #[error("the application did not accept the connection in time")]
-    ConnectTimeout,
-    #[error("the application closed the connection, or sent what is no HTTP")]
-    Broken,
-    #[error("the application has not responded in time")]
-    ResponseTimeout,
-    #[error("too many requests are at the application; try again later")]
-    Full,
-    #[error("the application has as many requests as it can take; try again later")]
-    Overloaded,
-    #[error("the body of the request stopped arriving")]
-    ClientTimeout,
-    #[error("the body of the request is incomplete")]
-    ClientBody,
-}
+/// The one request that tries a server which was left out; until it is dropped.
+#[derive(Debug)]
+struct Attempt<'a>(&'a Target);
 
 /// What is sent to a server, apart from its body.
 #[derive(Clone, Debug)]
@@ -181,18 +141,10 @@ impl Upstreams {
         &self,
         head: Head,
         body: Incoming,
-    ) -> Result<(Response<Incoming>, InFlight), Failure> {
+    ) -> Result<(Response<ServerBody>, InFlight), Failure> {
         let sent = self.try_send(head, body).await;
         if let Err(failure) = &sent {
-            let counter = match failure {
-                Failure::Unreachable | Failure::ConnectTimeout => &self.stats.unreachable,
-                Failure::Broken => &self.stats.broken,
-                Failure::ResponseTimeout => &self.stats.slow,
-                Failure::Full => &self.stats.full,
-                Failure::Overloaded => &self.stats.overloaded,
-                Failure::ClientTimeout | Failure::ClientBody => &self.stats.client,
-            };
-            counter.add(1);
+            self.stats.count(failure);
         }
         sent
     }
@@ -201,12 +153,12 @@ impl Upstreams {
         &self,
         head: Head,
         body: Incoming,
-    ) -> Result<(Response<Incoming>, InFlight), Failure> {
+    ) -> Result<(Response<ServerBody>, InFlight), Failure> {
         let permit = Arc::clone(&self.in_flight).try_acquire_owned().map_err(|_| Failure::Full)?;
         let permit = Arc::new(permit);
         let (progress, body) = Progress::of(body);
         let mut failure = Failure::Unreachable;
-        for target in self.by_load(Instant::now()) {
+        for (target, _attempt) in self.by_load(Instant::now()) {
             let slot = match target.enter() {
                 Ok(slot) => slot,
                 Err(full) => {
@@ -235,17 +187,26 @@ impl Upstreams {
         Err(failure)
     }
 
-    /// The servers that may be used, the one with the fewest requests first.
-    fn by_load(&self, now: Instant) -> Vec<&Target> {
+    /// The servers that may be used: those that were left out and have an attempt now, then the one
+    /// with the fewest requests.
+    fn by_load(&self, now: Instant) -> Vec<(&Target, Option<Attempt<'_>>)> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.targets.len().max(1);
         let (before, from) = self.targets.split_at(turn.min(self.targets.len()));
         let all = from.iter().chain(before);
-        let usable = all.clone().filter(|target| target.health.lock().is_usable(now));
-        let mut targets: Vec<&Target> = usable.collect();
+        let usable = all.clone().filter_map(|target| {
+            let entered = target.health.lock().enter(now);
+            match entered {
+                Use::Usual => Some((target, None)),
+                Use::Attempt => Some((target, Some(Attempt(target)))),
+                Use::LeftOut => None,
+            }
+        });
+        let mut targets: Vec<_> = usable.collect();
         if targets.is_empty() {
-            targets = all.collect();
+            targets = all.map(|target| (target, None)).collect();
         }
-        targets.sort_by_key(|target| target.load.get());
+        // An attempt that waited for its turn would keep others from it.
+        targets.sort_by_key(|(target, attempt)| (attempt.is_none(), target.load.get()));
         targets
     }
 
@@ -293,7 +254,7 @@ impl Upstreams {
         loop {
             let checks = self.targets.iter().map(|target| async {
                 let is_healthy = self.is_healthy(target, path, *interval).await;
-                let change = target.health.lock().checked(is_healthy);
+                let change = target.health.lock().checked(is_healthy, Instant::now());
                 self.report(target, change);
             });
             join_all(checks).await;
@@ -354,7 +315,7 @@ impl Upstreams {
         request: Request<RequestBody>,
         head: &Head,
         progress: &Progress,
-    ) -> Result<Response<Incoming>, Failure> {
+    ) -> Result<Response<ServerBody>, Failure> {
         let mut responding = pin!(self.client(head).request(request));
         loop {
             let deadline = progress.last() + self.response_timeout;
@@ -364,10 +325,16 @@ impl Upstreams {
                     let agreed = head.switch.as_ref();
                     let agreed = agreed.and_then(|it| Switch::agreed(it, response.headers()));
                     // What follows a switch that was not asked for has no known form.
-                    let is_valid = !switches || agreed.is_some();
-                    return if is_valid { Ok(response) } else { Err(Failure::Broken) };
+                    let is_valid =
+                        (!switches || agreed.is_some()) && headers::is_decoded(response.headers());
+                    if !is_valid {
+                        return Err(Failure::Broken);
+                    }
+                    let (parts, body) = response.into_parts();
+                    let body = ServerBody::begin(body).await.map_err(|_| Failure::Broken)?;
+                    return Ok(Response::from_parts(parts, body));
                 }
-                Ok(Err(error)) => return Err(failure(&error)),
+                Ok(Err(error)) => return Err(Failure::of(&error)),
                 // The body moved on meanwhile.
                 Err(_) if progress.last() + self.response_timeout > Instant::now() => {}
                 Err(_) if progress.waits_for_client() => return Err(Failure::ClientTimeout),
@@ -385,18 +352,16 @@ impl Target {
     }
 }
 
-impl UpstreamStats {
-    /// Requests that the servers may have at a time, together, if these limits are adapted.
-    pub fn concurrency_limit(&self) -> Option<u64> {
-        let limits = self.limits.get()?;
-        Some(limits.iter().map(|limit| u64::from(limit.get())).sum())
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        self.0.health.lock().tried();
     }
 }
 
 /// Notes what the end of a request that began at `start` says about the load of its server.
 fn note(
     slot: &Slot,
-    sent: &Result<Response<Incoming>, Failure>,
+    sent: &Result<Response<ServerBody>, Failure>,
     start: Instant,
     progress: &Progress,
 ) {
@@ -412,60 +377,58 @@ fn note(
     }
 }
 
-impl Failure {
-    /// The label of the metric, and the word in the access log.
-    pub(super) fn reason(&self) -> &'static str {
-        match self {
-            Self::Unreachable | Self::ConnectTimeout => "unreachable",
-            Self::Broken => "broken",
-            Self::ResponseTimeout => "slow",
-            Self::Full => "full",
-            Self::Overloaded => "overloaded",
-            Self::ClientTimeout | Self::ClientBody => "client",
+#[cfg(test)]
+mod tests {
+    use tokio::sync::OwnedSemaphorePermit;
+
+    use super::*;
+    use crate::config::proxy::Upstream;
+
+    #[tokio::test]
+    async fn one_request_tries_a_server_that_was_left_out() {
+        let url = |url: &str| Upstream::try_from(url.to_owned()).expect("a server");
+        let upstream = vec![url("http://127.0.0.1:1"), url("http://127.0.0.1:2")];
+        let config = Proxy { upstream, eject_after: 2, ..Proxy::default() };
+        let tls = ServerTls::of(&config).expect("no authorities");
+        let upstreams = Upstreams::new(&config, tls, Arc::default());
+        let chosen = |now| -> Vec<_> {
+            let servers = upstreams.by_load(now).into_iter();
+            servers.map(|(target, attempt)| (target.authority.as_str(), attempt)).collect()
+        };
+        let (bad, good) = ("127.0.0.1:1", "127.0.0.1:2");
+        let fails = || upstreams.observe(&upstreams.targets[0], Some(&Failure::Broken));
+        let is = |chosen: &[(&str, Option<Attempt<'_>>)], expected: &[(&str, bool)]| {
+            let chosen: Vec<_> = chosen.iter().map(|(name, it)| (*name, it.is_some())).collect();
+            assert_eq!(chosen, expected);
+        };
+        let start = Instant::now();
+        fails();
+        assert_eq!(chosen(start).len(), 2);
+        fails();
+        is(&chosen(start), &[(good, false)]);
+
+        let over = Instant::now() + EJECTED_FOR;
+        let _load = InFlight::new(&upstreams.targets[0].load, None, &permit(&upstreams));
+        let first = chosen(over);
+        is(&first, &[(bad, true), (good, false)]);
+        is(&chosen(over), &[(good, false)]);
+        // Its client has left.
+        drop(first);
+        let second = chosen(over);
+        is(&second, &[(bad, true), (good, false)]);
+        upstreams.observe(&upstreams.targets[0], None);
+        drop(second);
+        assert_eq!(chosen(over).iter().filter(|(_, attempt)| attempt.is_none()).count(), 2);
+
+        // If all are left out, all are used.
+        for target in &upstreams.targets {
+            upstreams.observe(target, Some(&Failure::Broken));
+            upstreams.observe(target, Some(&Failure::Broken));
         }
+        assert_eq!(chosen(start).iter().filter(|(_, attempt)| attempt.is_none()).count(), 2);
     }
 
-    /// Whether no server has the request.
-    pub(super) fn is_unsent(&self) -> bool {
-        match self {
-            Self::Unreachable | Self::ConnectTimeout | Self::Full | Self::Overloaded => true,
-            Self::Broken | Self::ResponseTimeout | Self::ClientTimeout | Self::ClientBody => false,
-        }
-    }
-
-    /// Whether it says something about the server.
-    fn is_of_server(&self) -> bool {
-        match self {
-            Self::Unreachable | Self::ConnectTimeout | Self::Broken | Self::ResponseTimeout => true,
-            Self::Full | Self::Overloaded | Self::ClientTimeout | Self::ClientBody => false,
-        }
-    }
-
-    pub(super) fn status(&self) -> StatusCode {
-        match self {
-            Self::Unreachable | Self::Broken => StatusCode::BAD_GATEWAY,
-            Self::ConnectTimeout | Self::ResponseTimeout => StatusCode::GATEWAY_TIMEOUT,
-            Self::Full | Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
-            Self::ClientTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::ClientBody => StatusCode::BAD_REQUEST,
-        }
-    }
-}
-
-fn failure(error: &ClientError) -> Failure {
-    let mut cause = error.source();
-    let mut is_timeout = false;
-    while let Some(error) = cause {
-        let io = error.downcast_ref::<io::Error>();
-        is_timeout |= io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut);
-        if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_user) {
-            return Failure::ClientBody;
-        }
-        cause = error.source();
-    }
-    match (error.is_connect(), is_timeout) {
-        (true, true) => Failure::ConnectTimeout,
-        (true, false) => Failure::Unreachable,
-        (false, _) => Failure::Broken,
+    fn permit(upstreams: &Upstreams) -> Arc<OwnedSemaphorePermit> {
+        Arc::new(Arc::clone(&upstreams.in_flight).try_acquire_owned().expect("a permit"))
     }
 }

@@ -4,12 +4,15 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use tidegate_limiter::engine::Verdict;
+use tidegate_limiter::units::Span;
+
 use serde_json::Value;
 use tidegate_testkit::wait::until;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::super::support::{Table, request, send};
+use super::super::support::{Table, admitted, answer, request, rule, send, status};
 use super::support::{OK, RawApp, domain, proxy};
 
 /// The lines of the file, once there are `count` of them.
@@ -99,5 +102,26 @@ async fn a_client_that_leaves_has_a_line_too() {
     stream.write_all(b"GET / HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("sent");
     table.until_checked().await;
     drop(stream);
-    assert_eq!(lines(&path, 1).await[0]["status"], 499);
+    let line = &lines(&path, 1).await[0];
+    assert_eq!((&line["status"], &line["verdict"]), (&Value::from(499), &Value::from("undecided")));
+}
+
+/// The limits have decided it; it only has to wait for its turn.
+#[tokio::test]
+async fn a_client_that_leaves_the_queue_has_a_verdict_and_a_rule() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("access.log");
+    let more = format!("access_log = \"{}\"\n{}", path.display(), domain("queue"));
+    let verdict = Verdict { delay: Span::from_secs(1), ..admitted(10, 5, Span::from_secs(1)) };
+    let queued = answer(vec![status(rule(Some("login"), &[(10, 60)]), &[verdict], 0)]);
+    let table = Table::new([("queue", queued)]);
+    let app = RawApp::start(&[]).await;
+    let proxy = proxy(&table, &[app.addr], &more).await;
+    let mut stream = TcpStream::connect(proxy.addr()).await.expect("a connection");
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("sent");
+    table.until_checked().await;
+    drop(stream);
+    let line = &lines(&path, 1).await[0];
+    assert_eq!((&line["status"], &line["verdict"]), (&Value::from(499), &Value::from("allowed")));
+    assert_eq!(line["rule"], "shop.user");
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
+use tidegate_testkit::wait::until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Notify;
@@ -45,6 +46,11 @@ async fn failures_of_the_application_are_told_apart() {
     let switching =
         RawApp::start(&["HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"]);
     let switching = switching.await;
+    let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: ";
+    let broken_chunk = RawApp::start(&[&format!("{head}chunked\r\n\r\nzz\r\n")]).await;
+    let gzip = RawApp::start(&[&format!("{head}gzip\r\n\r\nx"), ""]).await;
+    let chunks = format!("{head}gzip, chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n");
+    let gzip_chunks = RawApp::start(&[&chunks]).await;
     for (name, addr, code, part) in [
         ("nobody", nobody().await, 502, "cannot be reached"),
         ("full", full, 504, "did not accept"),
@@ -52,6 +58,9 @@ async fn failures_of_the_application_are_told_apart() {
         ("closing", closing.addr, 502, "closed the connection"),
         ("silent", silent.addr, 504, "not responded"),
         ("switching", switching.addr, 502, "no HTTP"),
+        ("broken chunk", broken_chunk.addr, 502, "no HTTP"),
+        ("gzip alone", gzip.addr, 502, "no HTTP"),
+        ("gzip in chunks", gzip_chunks.addr, 502, "no HTTP"),
     ] {
         let more = "connect_timeout = \"200ms\"\nresponse_timeout = \"200ms\"\n";
         let proxy = proxy(&Table::usual(), &[addr], more).await;
@@ -63,6 +72,30 @@ async fn failures_of_the_application_are_told_apart() {
         let failed = upstreams.unreachable.get() + upstreams.broken.get() + upstreams.slow.get();
         assert_eq!(failed, 1, "{name}");
     }
+}
+
+/// What clients and logs see of a response that ends before its end.
+#[tokio::test]
+async fn a_response_that_breaks_off_is_a_failure() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello";
+    let app = RawApp::start(&[head]).await;
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("access.log");
+    let more = format!("access_log = \"{}\"\n", path.display());
+    let proxy = proxy(&Table::usual(), &[app.addr], &more).await;
+    let mut stream = TcpStream::connect(proxy.addr()).await.expect("a connection");
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("sent");
+    read_until(&mut stream, "hello").await;
+    drop(app);
+    let mut rest = Vec::new();
+    in_time("it is cut off", stream.read_to_end(&mut rest)).await.expect("an end");
+    let line = until("a line", Duration::from_secs(10), async || {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        if text.ends_with('\n') { Ok(text) } else { Err(text) }
+    });
+    let (line, _) = line.await;
+    assert!(line.contains("\"status\":200") && line.contains("\"failure\":\"broken\""), "{line}");
+    assert_eq!(proxy.upstreams.broken.get(), 1);
 }
 
 #[tokio::test]

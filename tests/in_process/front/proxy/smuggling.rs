@@ -165,6 +165,12 @@ fn cases() -> Vec<(&'static str, String, &'static [&'static str])> {
     let (a, none): (&[_], &[_]) = (&["/a"], &[]);
     let two: &[_] = &["/a", "/b"];
     let next = "GET /b HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+    // Without the end of these sizes a body looks like a head, and what follows like its body.
+    let (zeros, spaces) = ("0".repeat(127), " ".repeat(120));
+    let head = "\r\nPOST /x HTTP/1.1\r\nContent-Length: 100000\r\n\r\n";
+    let long_chunk = format!("{zeros}{:x}\r\n{head}\r\n{end}", head.len());
+    let two_lengths = format!("POST /b HTTP/1.1\r\nHost: t\r\nContent-Length: 6\r\n{te}\r\n{end}");
+    let bare_line_feeds = "GET /b HTTP/1.1\nHost: t\n\n";
     vec![
         // Two lengths.
         ("CL.TE", post(&format!("Content-Length: {n}\r\n{te}"), &smuggled), none),
@@ -184,6 +190,14 @@ fn cases() -> Vec<(&'static str, String, &'static [&'static str])> {
         ("CL too large", post("Content-Length: 18446744073709551616\r\n", HIDDEN), none),
         ("CL with a space before the colon", post("Content-Length : 33\r\n", HIDDEN), none),
         ("CL with a tab in it", post("Content-Length: 3\t3\r\n", HIDDEN), none),
+        (
+            "CL with many zeros",
+            post(
+                &format!("Content-Length: {zeros}{}\r\n", head.len()),
+                &format!("{head}{two_lengths}"),
+            ),
+            none,
+        ),
         // Codings that one side may not know.
         ("TE.TE", post(&format!("{te}Transfer-Encoding: identity\r\n"), &smuggled), none),
         ("TE.TE alike", post(&format!("{te}{te}"), &smuggled), none),
@@ -193,6 +207,11 @@ fn cases() -> Vec<(&'static str, String, &'static [&'static str])> {
         (
             "TE identity",
             post("Transfer-Encoding: identity\r\nContent-Length: 33\r\n", HIDDEN),
+            none,
+        ),
+        (
+            "TE.TE far apart",
+            post(&format!("Transfer-Encoding: chunked{spaces}, chunked\r\n"), &smuggled),
             none,
         ),
         ("TE in quotes", post("Transfer-Encoding: \"chunked\"\r\n", &smuggled), none),
@@ -241,6 +260,12 @@ fn cases() -> Vec<(&'static str, String, &'static [&'static str])> {
             "a request in an extension",
             post(te, &format!("3;{}\r\nabc\r\n{end}{next}", "a".repeat(300))),
             two,
+        ),
+        ("a size with many zeros, then CL.TE", post(te, &format!("{long_chunk}{two_lengths}")), a),
+        (
+            "a size with many zeros, then bare LF",
+            post(te, &format!("{long_chunk}{bare_line_feeds}")),
+            a,
         ),
         ("trailers that frame", post(te, &format!("0\r\nContent-Length: 33\r\n\r\n{next}")), two),
         // Bodies that are requests.
