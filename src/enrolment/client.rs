@@ -91,8 +91,9 @@ fn key(path: &Path) -> Result<NewKey, pki::Error> {
 }
 
 async fn ask(token: &JoinToken, peer: &str, request: &JoinRequest) -> Result<Enrolled, Error> {
-    let no_answer =
-        |error: &(dyn std::error::Error + 'static)| Error::NoAnswer(format!("{peer}: {}", innermost(error)));
+    let no_answer = |error: &(dyn std::error::Error + 'static)| {
+        Error::NoAnswer(format!("{peer}: {}", innermost(error)))
+    };
     let provider = rustls::crypto::ring::default_provider();
     let signer = SignerOfToken {
         pin: token.pin,

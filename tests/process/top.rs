@@ -159,7 +159,8 @@ struct Terminal {
 
 impl Terminal {
     fn open(urls: &[&str]) -> Self {
-        let urls: String = urls.iter().map(|url| format!(" --url {url}")).collect();
+        let urls: Vec<String> = urls.iter().map(|url| format!(" --url {url}")).collect();
+        let urls = urls.concat();
         let commands = format!(
             "stty rows 24 cols 80; echo before=$(stty -g); \
              sh -c 'echo pid=$$; exec \"{TIDEGATE}\" top{urls}'; \

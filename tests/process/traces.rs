@@ -379,7 +379,7 @@ pub(crate) fn text_of<'a>(attributes: &'a [KeyValue], key: &str) -> &'a str {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |digits, byte| format!("{digits}{byte:02x}"))
 }
 
 /// An application that keeps the headers of requests.

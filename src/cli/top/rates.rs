@@ -33,6 +33,7 @@ pub(super) struct Rates {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[expect(clippy::struct_field_names, reason = "the names in the JSON of `--once --json`")]
 pub(super) struct Rate {
     pub(super) checks_per_second: f64,
     /// In hits, as those refused.
@@ -116,6 +117,7 @@ mod tests {
     use super::*;
     use crate::admin::report::{MemberReport, NodeReport, RuleReport};
     use crate::admin::snapshot::{MemberRow, SelfReport};
+    use crate::cli::top::tables::number;
 
     fn snapshot(unix_ms: u64, allowed: u64, denied: u64, nodes: &[&str]) -> ClusterSnapshot {
         let counts = RuleCounts { allowed, denied, local: allowed, ..RuleCounts::default() };
@@ -144,7 +146,7 @@ mod tests {
         assert_eq!(rule_rates(&meter.add(snapshot(1_300, 30, 5, &["a"]))), None);
         let picture = meter.add(snapshot(3_000, 30, 6, &["a"]));
         assert_eq!(rule_rates(&picture), Some((10.0, 10.0, 0.5)));
-        assert_eq!(picture.rates.unwrap().all.refused_per_second, 0.5);
+        assert_eq!(number(picture.rates.unwrap().all.refused_per_second), number(0.5));
         // An early snapshot, of a change, keeps them.
         let picture = meter.add(snapshot(3_100, 99, 6, &["a"]));
         assert_eq!(rule_rates(&picture), Some((10.0, 10.0, 0.5)));

@@ -135,7 +135,7 @@ fn members(snapshot: &ClusterSnapshot, order: usize) -> Table {
             or_dash(clock.map(|ms| format!("{ms:+}ms{skew}"))),
             or_dash(rules),
         ];
-        Row::new(cells, tone)
+        Row::new(&cells, tone)
     };
     Table {
         title: "MEMBERS",
@@ -193,7 +193,7 @@ fn rules(picture: &Picture, order: usize) -> Table {
             undecided.to_string(),
             or_dash(rule.error.map(|error| format!("{:+.1}%", error * 100.0))),
         ];
-        Row::new(cells, Tone::Plain)
+        Row::new(&cells, Tone::Plain)
     };
     Table {
         title: "RULES",
@@ -223,7 +223,7 @@ fn keys(snapshot: &ClusterSnapshot, order: usize) -> Table {
             number(key.per_second),
             error.map_or_else(String::new, |error| format!("-{}", number(error))),
         ];
-        Row::new(cells, Tone::Plain)
+        Row::new(&cells, Tone::Plain)
     };
     Table {
         title: "KEYS LIMITED NOW",
@@ -247,7 +247,7 @@ pub(super) fn rules_of_asked(snapshot: &ClusterSnapshot) -> Option<&str> {
 }
 
 impl Row {
-    fn new(cells: Vec<String>, tone: Tone) -> Self {
+    fn new(cells: &[String], tone: Tone) -> Self {
         Self { cells: cells.iter().map(|cell| printable(cell)).collect(), tone }
     }
 }

@@ -52,7 +52,7 @@ pub(super) struct Export {
 /// Who takes spans.
 #[derive(Debug)]
 pub(super) enum Receiver {
-    Http { client: NodeClient<Full<Bytes>>, url: Uri, headers: HeaderMap },
+    Http { client: Box<NodeClient<Full<Bytes>>>, url: Uri, headers: HeaderMap },
     Grpc { client: TraceServiceClient<Channel>, headers: MetadataMap },
 }
 
@@ -161,7 +161,7 @@ impl Receiver {
             let mut tcp = HttpConnector::new();
             tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
             let client = Reach { ca, ..Reach::default() }.client(&url, tcp)?;
-            return Ok(Self::Http { client, url, headers });
+            return Ok(Self::Http { client: Box::new(client), url, headers });
         }
         let is_tls = url.scheme_str() == Some("https");
         let mut endpoint = Endpoint::from(url).connect_timeout(CONNECT_TIMEOUT);
