@@ -1,5 +1,6 @@
 //! The bodies of a request and of its response on their way.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -63,8 +64,7 @@ pub(super) enum ResponseBody {
 /// The body of a response as it comes from a server, with its first part if that was there already.
 #[derive(Debug)]
 pub(super) struct ServerBody {
-    /// `Some(None)` if it was the end.
-    first: Option<Option<Frame<Bytes>>>,
+    first: Poll<Option<Frame<Bytes>>>,
     rest: Incoming,
 }
 
@@ -172,12 +172,7 @@ impl Body for RequestBody {
 impl ServerBody {
     /// Looks at what has come with the head: if it is no body, the response is none. Does not wait.
     pub(super) async fn begin(mut rest: Incoming) -> Result<Self, hyper::Error> {
-        let polled = std::future::poll_fn(|cx| {
-            Poll::Ready(match Pin::new(&mut rest).poll_frame(cx) {
-                Poll::Ready(frame) => frame.transpose().map(Some),
-                Poll::Pending => Ok(None),
-            })
-        });
+        let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut rest).poll_frame(cx)));
         let first = polled.await?;
         Ok(Self { first, rest })
     }
@@ -191,23 +186,25 @@ impl Body for ServerBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match self.first.take() {
-            Some(frame) => Poll::Ready(frame.map(Ok)),
-            None => Pin::new(&mut self.rest).poll_frame(cx),
+        match std::mem::replace(&mut self.first, Poll::Pending) {
+            Poll::Ready(frame) => Poll::Ready(frame.map(Ok)),
+            Poll::Pending => Pin::new(&mut self.rest).poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.first {
-            None => self.rest.is_end_stream(),
-            Some(first) => first.is_none(),
+            Poll::Ready(first) => first.is_none(),
+            Poll::Pending => self.rest.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         let hint = self.rest.size_hint();
-        let first = self.first.iter().flatten().filter_map(Frame::data_ref);
-        let first: u64 = first.map(|data| data.len() as u64).sum();
+        let first = match &self.first {
+            Poll::Ready(Some(frame)) => frame.data_ref().map_or(0, |data| data.len() as u64),
+            Poll::Ready(None) | Poll::Pending => 0,
+        };
         let mut whole = SizeHint::new();
         whole.set_lower(hint.lower() + first);
         if let Some(upper) = hint.upper() {
