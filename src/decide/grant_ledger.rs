@@ -2,7 +2,7 @@
 //!
 //! A grant is charged when it is made, so the limit holds whatever becomes of this ledger: it only
 //! serves to take unspent hits off again, and to know whom to ask for them. A new owner starts with
-//! an empty one, and what was granted before is then refused early until it ends.
+//! an empty one, and what was granted before then stays charged until the window ends.
 //!
 //! - *Given back*: by its holder, once; what arrives again finds no entry.
 //! - *Recalled*: once, when another node is refused while this one holds something. A refused node

@@ -1,5 +1,6 @@
 //! The bodies of a request and of its response on their way.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -171,9 +172,9 @@ impl Body for RequestBody {
 impl ServerBody {
     /// Looks at what has come with the head: if it is no body, the response is none. Does not wait.
     pub(super) async fn begin(mut rest: Incoming) -> Result<Self, hyper::Error> {
-        let polled =
-            std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut rest).poll_frame(cx))).await;
-        Ok(Self { first: polled?, rest })
+        let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut rest).poll_frame(cx)));
+        let first = polled.await?;
+        Ok(Self { first, rest })
     }
 }
 
@@ -193,8 +194,8 @@ impl Body for ServerBody {
 
     fn is_end_stream(&self) -> bool {
         match &self.first {
-            Poll::Pending => self.rest.is_end_stream(),
             Poll::Ready(first) => first.is_none(),
+            Poll::Pending => self.rest.is_end_stream(),
         }
     }
 
@@ -202,7 +203,7 @@ impl Body for ServerBody {
         let hint = self.rest.size_hint();
         let first = match &self.first {
             Poll::Ready(Some(frame)) => frame.data_ref().map_or(0, |data| data.len() as u64),
-            _ => 0,
+            Poll::Ready(None) | Poll::Pending => 0,
         };
         let mut whole = SizeHint::new();
         whole.set_lower(hint.lower() + first);
