@@ -185,9 +185,9 @@ fn numbers(picture: &Picture) -> String {
     let rates = match &picture.rates {
         Some(rates) => format!(
             "{} checks/s, {} hits admitted/s, {} refused/s",
-            number(rates.all.checks_per_second),
-            number(rates.all.admitted_per_second),
-            number(rates.all.refused_per_second),
+            number(rates.all.checks),
+            number(rates.all.admitted),
+            number(rates.all.refused),
         ),
         None => "rates in a second".to_owned(),
     };
@@ -235,10 +235,10 @@ fn foot(screen: &Screen) -> String {
     if screen.is_filtering {
         return format!("filter: {filter}_  (Enter keeps it, Esc clears it)");
     }
-    match filter.is_empty() {
-        true => KEYS.to_owned(),
-        false => format!("filter: {filter} (Esc clears it)  {KEYS}"),
+    if filter.is_empty() {
+        return KEYS.to_owned();
     }
+    format!("filter: {filter} (Esc clears it)  {KEYS}")
 }
 
 // === tables ===
@@ -360,7 +360,9 @@ fn fitted(mut widths: Vec<usize>, length: usize) -> Vec<usize> {
     let [first, others @ ..] = &mut widths[..] else { return widths };
     // The other columns have most of the line together, and none more than a third.
     if *first + others.iter().map(|width| width + GAP).sum::<usize>() > length {
-        others.iter_mut().for_each(|width| *width = (*width).min((length / 3).max(1)));
+        for width in others {
+            *width = (*width).min((length / 3).max(1));
+        }
         *first = (*first).min(FIRST_WIDTH_MIN);
     }
     while widths.len() > 1 && width(&widths) > length {

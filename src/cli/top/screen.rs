@@ -96,11 +96,10 @@ impl Screen {
             return false;
         }
         match key.code {
-            KeyCode::Char('q') => return true,
             // It takes back what is there first.
             KeyCode::Esc if self.has_help => self.has_help = false,
             KeyCode::Esc if !self.filter.is_empty() => self.filter.clear(),
-            KeyCode::Esc => return true,
+            KeyCode::Char('q') | KeyCode::Esc => return true,
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.has_help = !self.has_help,
             KeyCode::Char('0') => self.show(View::All),
             KeyCode::Char('1') => self.show(View::One(Kind::Members)),
@@ -123,7 +122,9 @@ impl Screen {
                     View::All => &mut self.orders[..],
                     View::One(kind) => &mut self.orders[kind as usize..=kind as usize],
                 };
-                sorted.iter_mut().for_each(|order| *order = order.wrapping_add(1));
+                for order in sorted {
+                    *order = order.wrapping_add(1);
+                }
             }
             KeyCode::Char('/') => {
                 self.is_filtering = true;
