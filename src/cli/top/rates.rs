@@ -148,7 +148,8 @@ mod tests {
         assert_eq!(rule_rates(&meter.add(snapshot(1_300, 30, 5, &["a"]))), None);
         let picture = meter.add(snapshot(3_000, 30, 6, &["a"]));
         assert_eq!(rule_rates(&picture), Some((10.0, 10.0, 0.5)));
-        assert_eq!(picture.rates.unwrap().all.refused, 0.5);
+        let all = picture.rates.as_ref().unwrap().all;
+        assert_eq!(all, picture.rates.as_ref().unwrap().rules["r"]);
         // An early snapshot, of a change, keeps them.
         let picture = meter.add(snapshot(3_100, 99, 6, &["a"]));
         assert_eq!(rule_rates(&picture), Some((10.0, 10.0, 0.5)));
