@@ -159,11 +159,10 @@ struct Terminal {
 
 impl Terminal {
     fn open(urls: &[&str]) -> Self {
-        let urls: Vec<String> = urls.iter().map(|url| format!(" --url {url}")).collect();
-        let urls = urls.concat();
+        let urls = urls.join(" --url ");
         let commands = format!(
             "stty rows 24 cols 80; echo before=$(stty -g); \
-             sh -c 'echo pid=$$; exec \"{TIDEGATE}\" top{urls}'; \
+             sh -c 'echo pid=$$; exec \"{TIDEGATE}\" top --url {urls}'; \
              echo ended=$?; echo after=$(stty -g)."
         );
         let script = tokio::process::Command::new("script")

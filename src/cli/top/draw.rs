@@ -185,9 +185,9 @@ fn numbers(picture: &Picture) -> String {
     let rates = match &picture.rates {
         Some(rates) => format!(
             "{} checks/s, {} hits admitted/s, {} refused/s",
-            number(rates.all.checks_per_second),
-            number(rates.all.admitted_per_second),
-            number(rates.all.refused_per_second),
+            number(rates.all.checks),
+            number(rates.all.admitted),
+            number(rates.all.refused),
         ),
         None => "rates in a second".to_owned(),
     };

@@ -32,13 +32,17 @@ pub(super) struct Rates {
     pub(super) rules: BTreeMap<String, Rate>,
 }
 
+/// In a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[expect(clippy::struct_field_names, reason = "the names in the JSON of `--once --json`")]
 pub(super) struct Rate {
-    pub(super) checks_per_second: f64,
+    #[serde(rename = "checks_per_second")]
+    pub(super) checks: f64,
     /// In hits, as those refused.
-    pub(super) admitted_per_second: f64,
-    pub(super) refused_per_second: f64,
+    #[serde(rename = "admitted_per_second")]
+    pub(super) admitted: f64,
+    #[serde(rename = "refused_per_second")]
+    pub(super) refused: f64,
 }
 
 /// Takes the rates of consecutive snapshots.
@@ -90,13 +94,13 @@ fn between(before: &ClusterSnapshot, now: &ClusterSnapshot) -> Rates {
             as_float(count(now).saturating_sub(count(before))) * 1_000.0 / passed_ms
         };
         let rate = Rate {
-            checks_per_second: rate(RuleCounts::checks),
-            admitted_per_second: rate(admitted),
-            refused_per_second: rate(|counts| counts.denied),
+            checks: rate(RuleCounts::checks),
+            admitted: rate(admitted),
+            refused: rate(|counts| counts.denied),
         };
-        rates.all.checks_per_second += rate.checks_per_second;
-        rates.all.admitted_per_second += rate.admitted_per_second;
-        rates.all.refused_per_second += rate.refused_per_second;
+        rates.all.checks += rate.checks;
+        rates.all.admitted += rate.admitted;
+        rates.all.refused += rate.refused;
         rates.rules.insert(rule.rule.clone(), rate);
     }
     rates
@@ -136,7 +140,7 @@ mod tests {
 
     fn rule_rates(picture: &Picture) -> Option<(f64, f64, f64)> {
         let rate = picture.rates.as_ref()?.rules["r"];
-        Some((rate.checks_per_second, rate.admitted_per_second, rate.refused_per_second))
+        Some((rate.checks, rate.admitted, rate.refused))
     }
 
     #[test]
@@ -146,7 +150,8 @@ mod tests {
         assert_eq!(rule_rates(&meter.add(snapshot(1_300, 30, 5, &["a"]))), None);
         let picture = meter.add(snapshot(3_000, 30, 6, &["a"]));
         assert_eq!(rule_rates(&picture), Some((10.0, 10.0, 0.5)));
-        assert_eq!(number(picture.rates.unwrap().all.refused_per_second), number(0.5));
+        let all = picture.rates.as_ref().unwrap().all;
+        assert_eq!(all, picture.rates.as_ref().unwrap().rules["r"]);
         // An early snapshot, of a change, keeps them.
         let picture = meter.add(snapshot(3_100, 99, 6, &["a"]));
         assert_eq!(rule_rates(&picture), Some((10.0, 10.0, 0.5)));

@@ -99,7 +99,7 @@ impl Screen {
             // It takes back what is there first.
             KeyCode::Esc if self.has_help => self.has_help = false,
             KeyCode::Esc if !self.filter.is_empty() => self.filter.clear(),
-            KeyCode::Esc | KeyCode::Char('q') => return true,
+            KeyCode::Char('q') | KeyCode::Esc => return true,
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.has_help = !self.has_help,
             KeyCode::Char('0') => self.show(View::All),
             KeyCode::Char('1') => self.show(View::One(Kind::Members)),

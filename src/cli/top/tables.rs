@@ -65,11 +65,11 @@ const MEMBER_ORDERS: [Order<MemberRow>; 4] = [
 ];
 const RULE_ORDERS: [Order<Measured>; 3] = [
     ("refused/s", |a, b| {
-        let refused = |it: &Measured| it.rate.unwrap_or_default().refused_per_second;
+        let refused = |it: &Measured| it.rate.unwrap_or_default().refused;
         refused(b).total_cmp(&refused(a)).then(b.rule.counts.denied.cmp(&a.rule.counts.denied))
     }),
     ("checks/s", |a, b| {
-        let checks = |it: &Measured| it.rate.unwrap_or_default().checks_per_second;
+        let checks = |it: &Measured| it.rate.unwrap_or_default().checks;
         checks(b).total_cmp(&checks(a)).then(b.rule.counts.checks().cmp(&a.rule.counts.checks()))
     }),
     ("name", |a, b| a.rule.rule.cmp(&b.rule.rule)),
@@ -125,7 +125,7 @@ fn members(snapshot: &ClusterSnapshot, order: usize) -> Table {
             Tone::Plain if differs || is_skewed => Tone::Unusual,
             tone => tone,
         };
-        let cells = vec![
+        let cells = [
             member.id.clone(),
             state.to_owned(),
             member.region.clone(),
@@ -183,11 +183,11 @@ fn rules(picture: &Picture, order: usize) -> Table {
     let row = |Measured { rule, rate }: &Measured| {
         let counts = &rule.counts;
         let undecided = counts.unavailable.saturating_add(counts.alone);
-        let cells = vec![
+        let cells = [
             rule.rule.clone(),
             or_dash(rule.mode.clone()),
-            or_dash(rate.map(|rate| number(rate.admitted_per_second))),
-            or_dash(rate.map(|rate| number(rate.refused_per_second))),
+            or_dash(rate.map(|rate| number(rate.admitted))),
+            or_dash(rate.map(|rate| number(rate.refused))),
             admitted(counts).to_string(),
             counts.denied.to_string(),
             undecided.to_string(),
@@ -217,7 +217,7 @@ fn keys(snapshot: &ClusterSnapshot, order: usize) -> Table {
     let order = sort(&mut rows, &KEY_ORDERS, order);
     let row = |key: &&KeyRefusals| {
         let error = Some(key.error).filter(|error| *error >= 0.1);
-        let cells = vec![
+        let cells = [
             key.key.clone().unwrap_or_else(|| format!("#{}", key.token)),
             key.rule.clone(),
             number(key.per_second),
