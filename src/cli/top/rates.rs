@@ -34,7 +34,6 @@ pub(super) struct Rates {
 
 /// In a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-#[expect(clippy::struct_field_names, reason = "the names in the JSON of `--once --json`")]
 pub(super) struct Rate {
     #[serde(rename = "checks_per_second")]
     pub(super) checks: f64,
@@ -121,7 +120,6 @@ mod tests {
     use super::*;
     use crate::admin::report::{MemberReport, NodeReport, RuleReport};
     use crate::admin::snapshot::{MemberRow, SelfReport};
-    use crate::cli::top::tables::number;
 
     fn snapshot(unix_ms: u64, allowed: u64, denied: u64, nodes: &[&str]) -> ClusterSnapshot {
         let counts = RuleCounts { allowed, denied, local: allowed, ..RuleCounts::default() };
