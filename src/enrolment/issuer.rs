@@ -169,7 +169,7 @@ impl Issuer {
 
     fn signer(&self) -> Result<Signer, pki::Error> {
         let authorities = &self.mesh.identity().authorities;
-        Signer::load(&self.cert, &self.key, authorities, self.clock.system())
+        pki::load_signer(&self.cert, &self.key, authorities, self.clock.system())
     }
 }
 

@@ -6,6 +6,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustls::pki_types::CertificateDer;
+use tidegate_limiter::units::Timestamp;
+
 use super::authority::{Authority, Issued};
 use super::bearer::{Bearer, Scope, Validity};
 use super::signer::Signer;
@@ -122,6 +125,25 @@ pub fn issue_signer(
     let files = IssuedFiles { cert: dir.join(SIGNER_CERT), key: dir.join(SIGNER_KEY) };
     files.write(&issued, overwrite)?;
     Ok(files)
+}
+
+/// Reads a signer of one of `authorities` from its files.
+///
+/// # Errors
+///
+/// A file cannot be used, both do not belong together, or none of the authorities vouches for the
+/// signer at `now`.
+pub fn load_signer(
+    cert: &Path,
+    key: &Path,
+    authorities: &[CertificateDer<'static>],
+    now: Timestamp,
+) -> Result<Signer, Error> {
+    let command = || "tidegate ca signer --dir DIR".to_owned();
+    let (cert_pem, key_pem) = (read_text(cert, command)?, read_secret_text(key, command)?);
+    Signer::of(&cert_pem, &key_pem, authorities, now).map_err(|reason| {
+        Error::of(cert, format_args!("{reason}; make both files with `{}`", command()))
+    })
 }
 
 /// The authority in a folder, and the command that creates one there.

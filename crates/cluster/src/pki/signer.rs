@@ -15,8 +15,6 @@
 //!
 //! Nodes need only `ca.pem`: each sends the signer's certificate with its own.
 
-use std::path::Path;
-
 use rcgen::{CertificateSigningRequestParams, Issuer, KeyPair, PKCS_ED25519};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, TrustAnchor};
@@ -26,7 +24,6 @@ use webpki::KeyUsage;
 use super::Error;
 use super::authority::node_params;
 use super::bearer::{Bearer, MESH_NAME, Validity, node_name};
-use super::files::{read_secret_text, read_text};
 use super::verify::{self, anchors, certificates};
 
 /// The largest request; one of [`NewKey`] has some 200 bytes.
@@ -110,30 +107,12 @@ impl NewKey {
 }
 
 impl Signer {
-    /// Reads a signer of one of `authorities` from its files.
+    /// A signer of one of `authorities`, of the contents of its files.
     ///
     /// # Errors
     ///
-    /// A file cannot be used, both do not belong together, or none of the authorities vouches for
-    /// it at `now`.
-    pub fn load(
-        cert: &Path,
-        key: &Path,
-        authorities: &[CertificateDer<'static>],
-        now: Timestamp,
-    ) -> Result<Self, Error> {
-        let command = || "tidegate ca signer --dir DIR".to_owned();
-        let (cert_pem, key_pem) = (read_text(cert, command)?, read_secret_text(key, command)?);
-        Self::of(&cert_pem, &key_pem, authorities, now).map_err(|reason| {
-            Error::of(cert, format_args!("{reason}; make both files with `{}`", command()))
-        })
-    }
-
-    /// The same of the contents of the files.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with them.
+    /// What is wrong with them: they do not belong together, or none of the authorities vouches for
+    /// the signer at `now`.
     pub(super) fn of(
         cert_pem: &str,
         key_pem: &str,
