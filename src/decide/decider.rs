@@ -42,6 +42,7 @@ use super::outcome::{Decided, Forwarded, NoVerdict};
 use super::overshoot::Overshoot;
 use super::plan::{PlannedCheck, Planner};
 use super::refused_keys::RefusedKeys;
+use super::reserve::RELEASES_WAITING_MAX;
 use super::traced;
 use crate::config::Envoy;
 use crate::traces::Traces;
@@ -127,6 +128,8 @@ pub(super) struct Shared {
     pub(super) grants_held: Notify,
     /// Places for refunds that wait.
     pub(super) refunds_waiting: Arc<Semaphore>,
+    /// Places for what refused requests reserved and give back.
+    pub(super) releases_waiting: Arc<Semaphore>,
     /// Of keys whose limits regions share, what this node will need.
     pub(super) forecasts: Forecasts,
     /// Checks that leave for their owner together.
@@ -222,6 +225,7 @@ impl Decider {
             held_grants: HeldGrants::default(),
             grants_held: Notify::new(),
             refunds_waiting: Arc::new(Semaphore::new(REFUNDS_WAITING_MAX)),
+            releases_waiting: Arc::new(Semaphore::new(RELEASES_WAITING_MAX)),
             forecasts: Forecasts::default(),
             next_check_id: AtomicU64::new(1),
             without_envoy: Envoy { overrides: false, ..Envoy::default() },

@@ -26,7 +26,7 @@
 //! **Windows.** With `[envoy] local_cache` every refusal of a fixed window is cached until the
 //! window ends, also one decided here, and covers the key for any hits: more, fewer, a peek,
 //! another limit of the same unit. This matches envoyproxy/ratelimit's local cache, whose entries
-//! are named after the window.
+//! are named after the window. A refusal because of what is reserved is not cached.
 //!
 //! **Bound.** [`SLOTS`] slots of [`WAYS`] entries each, so that the limits of one descriptor do not
 //! evict each other; a new entry evicts the oldest.
@@ -163,7 +163,8 @@ impl NegativeCache {
         }
         // Of several limits none is charged when one refuses: fewer hits may still pass.
         let is_used_up = |it: &&Verdict| {
-            !it.allowed && (verdicts.len() == 1 || u64::from(it.excess) >= hits.charge())
+            let is_charged = verdicts.len() == 1 || u64::from(it.excess) >= hits.charge();
+            !it.allowed && is_charged && lasts_as_long_as_its_window(it, hits)
         };
         let refusals = verdicts.iter().filter(is_used_up);
         let Some(reset) = refusals.map(|verdict| verdict.reset).min() else { return };
@@ -241,6 +242,18 @@ fn is_window(counters: &[Counter], verdicts: &[Verdict]) -> bool {
     verdicts.iter().any(|verdict| !verdict.allowed) && refusing.all(is_fixed)
 }
 
+/// Whether the window refuses whatever comes until it ends. Not if it refuses `hits` because of what
+/// is reserved: that may end earlier, and fewer hits may pass.
+fn lasts_as_long_as_its_window(verdict: &Verdict, hits: Hits) -> bool {
+    verdict.remaining == 0
+        && match verdict.retry {
+            Retry::Now => false,
+            Retry::After(wait) => wait >= verdict.reset,
+            // A window counts what it refuses, but not beside a reservation.
+            Retry::Never => u64::from(verdict.excess) < hits.charge(),
+        }
+}
+
 /// The verdict on `hits` of a window that is cached as refused, by the present quota.
 fn refused_window(verdict: &Verdict, counter: &Counter, hits: Hits) -> Verdict {
     let retry = if hits.charge() > u64::from(counter.quota.limit()) {
@@ -310,6 +323,11 @@ mod tests {
             delay: Span::ZERO,
             excess: 0,
         }
+    }
+
+    /// Of a window that has counted what it refuses.
+    fn used_up(retry: Retry) -> Verdict {
+        Verdict { remaining: 0, excess: 1, ..verdict(retry) }
     }
 
     fn wait(secs: u64) -> Retry {
@@ -440,7 +458,7 @@ mod tests {
     fn a_refused_window_covers_any_hits_until_it_ends() {
         let cache = NegativeCache::default();
         let (minute, raised) = (window(1, 10), window(1, 20));
-        let verdicts = smallvec::smallvec![verdict(Retry::Never)];
+        let verdicts = smallvec::smallvec![used_up(Retry::Never)];
         cache.insert_window(cache.ticket(7), &[minute], Hits::new(11), &verdicts, CHECKED);
         for (hits, retry) in [(0, wait(40)), (1, wait(40)), (20, wait(40)), (21, Retry::Never)] {
             let recalled = cache.recall_window(&[raised], Hits::new(hits), at(15));
@@ -455,9 +473,33 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_of_what_is_reserved_is_no_used_up_window() {
+        let cache = NegativeCache::default();
+        let refusals = [
+            // 60 of 100 are reserved, and 50 are refused: 40 may pass.
+            Verdict { remaining: 40, excess: 10, ..verdict(wait(55)) },
+            // All is reserved, until before the window ends.
+            Verdict { remaining: 0, excess: 50, ..verdict(wait(5)) },
+            // The same, and more than the limit is asked for.
+            Verdict { remaining: 0, excess: 50, ..verdict(Retry::Never) },
+        ];
+        for refusal in refusals {
+            let verdicts = smallvec::smallvec![refusal];
+            cache.insert_window(
+                cache.ticket(7),
+                &[window(1, 100)],
+                Hits::new(50),
+                &verdicts,
+                CHECKED,
+            );
+            assert_eq!(cache.recall_window(&[window(1, 100)], Hits::ONE, at(1)), None);
+        }
+    }
+
+    #[test]
     fn windows_of_one_descriptor_are_kept_apart_and_a_refund_drops_all() {
         let cache = NegativeCache::default();
-        let verdicts = smallvec::smallvec![verdict(wait(55))];
+        let verdicts = smallvec::smallvec![used_up(wait(55))];
         let units = [window(1, 10), window(2, 10)];
         for unit in units {
             cache.insert_window(cache.ticket(7), &[unit], Hits::new(1), &verdicts, CHECKED);

@@ -21,7 +21,7 @@
 //! no verdict, and waits for an owner for [`COMMIT_PATIENCE`]; then it fails, and may be sent again
 //! with the same id.
 
-use std::sync::Arc;
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -30,18 +30,21 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tidegate_cluster::backoff::exponential;
 use tidegate_cluster::mesh::codec::RESERVATIONS;
-use tidegate_cluster::mesh::wire::{Call, CommitCall, Reply, ReserveCall};
+use tidegate_cluster::mesh::wire::{Call, CommitCall, End, Reply, ReserveCall};
 use tidegate_cluster::mesh::{CallError, StreamClass, running};
+use tidegate_cluster::ownership::Tenure;
 use tidegate_limiter::descriptor::Descriptor;
 use tidegate_limiter::engine::Verdict;
-use tidegate_limiter::engine::reservation::REMEMBERED;
+use tidegate_limiter::engine::reservation::{REMEMBERED, TTL_MAX};
 use tidegate_limiter::policy::{Durability, Mode, Scope};
 use tidegate_limiter::store::{
-    self, Counter, KeyHash, LocalActor, ReservationId, Reserved, Settled, Settlement, Verdicts,
+    self, Applied, Counter, KeyHash, LocalActor, Made, ReservationId, Reserved, Settled,
+    Settlement, Verdicts,
 };
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_rules::stats::RuleStats;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use super::blocked_by_hand::refusals;
@@ -59,6 +62,13 @@ pub const TTL_DEFAULT: Span = Span::from_secs(60);
 /// How long a commit waits for an owner: longer than the ring takes to replace one that died, and
 /// less than a request may take.
 pub const COMMIT_PATIENCE: Duration = Duration::from_secs(4);
+/// Most refused requests of which a node goes on giving back what was reserved, if no owner answers
+/// in [`COMMIT_PATIENCE`]; that of others ends at its time to live.
+pub(super) const RELEASES_WAITING_MAX: usize = 1_024;
+/// How much longer a commit that no replica has confirmed is followed: longer than a lease.
+const UNCONFIRMED_MAX: Duration = Duration::from_secs(10);
+/// How long a replica is then asked each time.
+const COPIED_AGAIN: Duration = Duration::from_secs(1);
 /// The pauses before a call whose connection broke, or that found no owner, is sent again.
 const AGAIN_MIN: Duration = Duration::from_millis(2);
 const AGAIN_MAX: Duration = Duration::from_millis(128);
@@ -138,6 +148,7 @@ pub struct Uncommitted;
 pub(super) enum Asked {
     Reserve { amount: u32, ttl: Span },
     Commit { cost: Hits, remembered: Span },
+    Undo(Made),
 }
 
 /// What an owner answers.
@@ -145,6 +156,14 @@ pub(super) enum Asked {
 pub(super) enum Answer {
     Reserved(Reserved),
     Committed(Settlement),
+}
+
+/// What this node has answered, as the owner of the key.
+#[derive(Clone, Debug)]
+struct Decision {
+    answer: Answer,
+    /// `None` for a standalone node.
+    tenure: Option<Tenure>,
 }
 
 /// One descriptor's part of a request.
@@ -177,7 +196,7 @@ impl Reserve for Decider {
         }));
         let answers = answers.await;
         let mut shortest = ttl;
-        let mut held: SmallVec<[&Part; 2]> = SmallVec::new();
+        let mut held: Vec<Part> = Vec::new();
         let statuses = plans.iter().zip(&parts).zip(&answers).map(|((plan, part), answer)| {
             if let Some(check) = plan
                 && let Some(verdicts) = refusals(check, now)
@@ -187,38 +206,43 @@ impl Reserve for Decider {
             let (Some(check), Some(answer)) = (plan, answer) else {
                 return no_limit(plan.as_ref());
             };
-            let (verdicts, source) = match answer {
-                Ok((Answer::Reserved(Reserved { verdicts, ttl }), source)) => {
+            let (verdicts, source, made) = match answer {
+                Ok((Answer::Reserved(Reserved { verdicts, ttl, made }), source)) => {
                     if is_within(verdicts) {
                         shortest = shortest.min(*ttl);
                     }
-                    (verdicts.clone(), *source)
+                    (verdicts.clone(), *source, *made)
                 }
-                _ => self.reserve_without_owner(check, now),
+                _ => {
+                    let (verdicts, source) = self.reserve_without_owner(check, now);
+                    (verdicts, source, None)
+                }
             };
-            // Also one that is unconfirmed, or was answered too late.
-            if is_within(&verdicts) || source == VerdictSource::Fallback {
-                held.extend(part);
-            }
+            // A new one also if it is unconfirmed, or was answered too late. Of one that was there
+            // before only what this request has changed.
+            held.extend(part.as_ref().and_then(|part| match made {
+                _ if is_new && (is_within(&verdicts) || source == VerdictSource::Fallback) => {
+                    Some(part.released(REMEMBERED))
+                }
+                Some(made) if !is_new => Some(Part { asked: Asked::Undo(made), ..part.clone() }),
+                _ => None,
+            }));
             status(check, verdicts, source)
         });
         let response = CheckResponse::new(statuses.collect(), false);
         let counters = &self.shared.counters.reservations;
+        for (check, status) in plans.iter().zip(&response.statuses) {
+            if let Some(check) = check.as_ref().filter(|_| !is_within(&status.verdicts)) {
+                let RuleStats { denied, shadowed, .. } = &*check.rule.stats;
+                RuleStats::add(if status.allowed { shadowed } else { denied }, check.hits.charge());
+            }
+        }
         if response.allowed {
             counters.reserved.fetch_add(1, Ordering::Relaxed);
             return Reservation { response, id: Some(id), ttl: shortest };
         }
         counters.refused.fetch_add(1, Ordering::Relaxed);
-        for (check, status) in plans.iter().zip(&response.statuses) {
-            if let Some(check) = check.as_ref().filter(|_| !status.allowed) {
-                RuleStats::add(&check.rule.stats.denied, check.hits.charge());
-            }
-        }
-        // What was reserved before, and is not to last longer, is there until it ends or is
-        // committed.
-        if is_new {
-            self.release_later(held.into_iter().cloned().collect());
-        }
+        self.give_back_later(held, ttl);
         Reservation { response, id: None, ttl: Span::ZERO }
     }
 
@@ -237,9 +261,9 @@ impl Reserve for Decider {
             None => None,
         });
         let answers = join_all(asked);
-        let mut settled = None;
+        let (mut settled, mut costs) = (None, false);
         let mut statuses = SmallVec::new();
-        for (plan, answer) in plans.iter().zip(answers.await) {
+        for ((plan, answer), descriptor) in plans.iter().zip(answers.await).zip(descriptors) {
             let (Some(check), Some(answer)) = (plan, answer) else {
                 statuses.push(no_limit(plan.as_ref()));
                 continue;
@@ -251,13 +275,17 @@ impl Reserve for Decider {
             if found != Settled::Again {
                 RuleStats::add(&check.rule.stats.allowed, check.hits.charge());
             }
-            settled = Some(settled.map_or(found, |before| of_both(before, found)));
+            // One with no hits of its own reserves nothing, so there is nothing to be found.
+            if descriptor.hits.is_none_or(|hits| hits.charge() > 0) {
+                settled = Some(settled.map_or(found, |before| of_both(before, found)));
+            }
+            costs |= check.hits.charge() > 0;
             statuses.push(Status { allowed: true, ..status(check, verdicts, source) });
         }
         let settled = settled.unwrap_or(Settled::Reported);
         let counters = &self.shared.counters.reservations;
         let counter = match settled {
-            Settled::Committed if cost == 0 => &counters.released,
+            Settled::Committed if !costs => &counters.released,
             Settled::Committed => &counters.committed,
             Settled::Again => &counters.repeated,
             Settled::Reported => &counters.reported,
@@ -331,17 +359,25 @@ impl Decider {
         (verdicts, VerdictSource::Fallback)
     }
 
-    /// Releases what was reserved of a request that another limit refused, in the background.
-    pub(super) fn release_later(&self, parts: Vec<Part>) {
+    /// Gives back, in the background, what was reserved of a request that another limit refused: by
+    /// commits without a cost, or undone. When `ttl` is over it has ended by itself.
+    fn give_back_later(&self, parts: Vec<Part>, ttl: Span) {
         let Ok(runtime) = Handle::try_current() else { return };
         if parts.is_empty() {
             return;
         }
         let decider = self.clone();
         runtime.spawn(async move {
-            let parts: Vec<Part> = parts.iter().map(|part| part.released(REMEMBERED)).collect();
-            join_all(parts.iter().map(|part| decider.ask_until(part, COMMIT_PATIENCE))).await;
+            let waiting = decider.shared.releases_waiting.clone().try_acquire_owned();
+            let patience = waiting.as_ref().map_or(Span::ZERO, |_| ttl.min(TTL_MAX));
+            let deadline = Instant::now() + patience.to_std();
+            join_all(parts.iter().map(|part| decider.ask_to_end(part, deadline))).await;
         });
+    }
+
+    /// Asks once, and then until the deadline.
+    async fn ask_to_end(&self, part: &Part, deadline: Instant) {
+        while self.ask_until(part, COMMIT_PATIENCE).await.is_err() && Instant::now() < deadline {}
     }
 }
 
@@ -377,9 +413,9 @@ impl Decider {
         let Shared { node, .. } = &*self.shared;
         let Part { limits, key, .. } = part;
         let deadline = Instant::now() + patience;
-        let here = || self.answer(part, node.clock.now());
-        if let Some(answer) = here() {
-            return self.once_copied(part, answer, patience).await;
+        let here = || self.decide_part(part, node.clock.now());
+        if let Some(decision) = here() {
+            return self.once_copied(part, decision, patience).await;
         }
         let search = OwnerSearch::new(self, limits.scope, key.token, deadline);
         let mut search = search.ok_or(NoVerdict::Unavailable)?;
@@ -388,8 +424,8 @@ impl Decider {
             let peer = match search.next().await? {
                 Target::Peer(peer) => peer,
                 Target::Here => {
-                    if let Some(answer) = here() {
-                        return self.once_copied(part, answer, search.left()).await;
+                    if let Some(decision) = here() {
+                        return self.once_copied(part, decision, search.left()).await;
                     }
                     search.not_owned_here();
                     continue;
@@ -402,11 +438,17 @@ impl Decider {
             let call = part.call(running(node.clock.monotonic().plus(left.into())));
             let source = VerdictSource::Owner;
             match search.mesh.call_peer(&peer, StreamClass::Checks, call, left).await {
-                Ok(Reply::Reserved { verdicts, ttl }) => {
-                    return Ok((Answer::Reserved(Reserved { verdicts, ttl }), source));
+                Ok(Reply::Reserved { verdicts, ttl, made }) => {
+                    return Ok((Answer::Reserved(Reserved { verdicts, ttl, made }), source));
                 }
                 Ok(Reply::Committed { settled, verdicts }) => {
-                    let settlement = Settlement { settled, verdicts, frees: false };
+                    let settlement = Settlement {
+                        settled,
+                        verdicts,
+                        frees: false,
+                        is_remembered: true,
+                        applied: None,
+                    };
                     return Ok((Answer::Committed(settlement), source));
                 }
                 Ok(Reply::NotOwner { holder, .. }) => search.not_owner(holder),
@@ -427,14 +469,16 @@ impl Decider {
     async fn once_copied(
         &self,
         part: &Part,
-        answer: Answer,
+        decision: Decision,
         patience: Duration,
     ) -> Result<(Answer, VerdictSource), NoVerdict> {
-        let is_confirmed = match self.copying(&part.limits, part.key, &answer, patience) {
+        let is_confirmed = match self.copying(part, &decision, patience) {
             Some(copying) => copying.await,
             None => true,
         };
-        is_confirmed.then_some((answer, VerdictSource::Local)).ok_or(NoVerdict::Unconfirmed)
+        is_confirmed
+            .then_some((decision.answer, VerdictSource::Local))
+            .ok_or(NoVerdict::Unconfirmed)
     }
 }
 
@@ -456,8 +500,11 @@ impl Decider {
         &self,
         call: &CommitCall,
     ) -> (Reply, Option<impl Future<Output = Reply> + Send + use<>>) {
-        let CommitCall { scope, counters, reservation, cost, remembered, durability } = call;
-        let asked = Asked::Commit { cost: *cost, remembered: *remembered };
+        let CommitCall { scope, counters, reservation, end, durability } = call;
+        let asked = match *end {
+            End::Settled { cost, remembered } => Asked::Commit { cost, remembered },
+            End::Undone(made) => Asked::Undo(made),
+        };
         self.answer_peer(*scope, counters, *durability, *reservation, asked)
     }
 
@@ -469,25 +516,31 @@ impl Decider {
         key: KeyHash,
         asked: Asked,
     ) -> (Reply, Option<impl Future<Output = Reply> + Send + use<>>) {
-        let is_refund = matches!(asked, Asked::Commit { cost, .. } if cost.refund() > 0);
+        let is_malformed = match asked {
+            Asked::Commit { cost, .. } => cost.refund() > 0,
+            Asked::Undo(made) => made.before >= made.amount,
+            Asked::Reserve { .. } => false,
+        };
         let is_beside = |counter: &Counter| counter.key.token == key.token;
-        if counters.is_empty() || !counters.iter().all(is_beside) || is_refund {
+        if counters.is_empty() || !counters.iter().all(is_beside) || is_malformed {
             return (Reply::Malformed, None);
         }
         let counters = counters.clone();
         let limits = Limits { scope, durability, leased: None, is_share: false, counters };
         let part = Part { limits, key, asked };
         let Shared { node, counters: stats, .. } = &*self.shared;
-        let Some(answer) = self.answer(&part, node.clock.now()) else {
+        let Some(decision) = self.decide_part(&part, node.clock.now()) else {
             stats.not_owner.fetch_add(1, Ordering::Relaxed);
             let epoch = node.ownership.owned_ranges().epoch;
             let holder = node.ownership.transferred_to(key.token);
             return (Reply::NotOwner { epoch, holder }, None);
         };
         stats.served.fetch_add(1, Ordering::Relaxed);
-        let copying = self.copying(&part.limits, key, &answer, self.deadline(scope));
-        let reply = match answer {
-            Answer::Reserved(Reserved { verdicts, ttl }) => Reply::Reserved { verdicts, ttl },
+        let copying = self.copying(&part, &decision, self.deadline(scope));
+        let reply = match decision.answer {
+            Answer::Reserved(Reserved { verdicts, ttl, made }) => {
+                Reply::Reserved { verdicts, ttl, made }
+            }
             Answer::Committed(Settlement { settled, verdicts, .. }) => {
                 Reply::Committed { settled, verdicts }
             }
@@ -500,17 +553,17 @@ impl Decider {
     }
 
     /// Applies what is asked, if this node decides the key.
-    fn answer(&self, part: &Part, now: Timestamp) -> Option<Answer> {
+    fn decide_part(&self, part: &Part, now: Timestamp) -> Option<Decision> {
         let Part { limits, key, asked } = part;
         let Shared { node, peers, .. } = &*self.shared;
-        let owns = || peers.is_none() || node.ownership.decides(limits.scope, key.token);
-        let is_eventual = limits.counters.iter().any(|counter| counter.key.is_eventual());
-        let me = peers.as_ref().filter(|_| is_eventual).map(|peers| LocalActor {
-            actor: node.incarnation.actor(),
-            slack_divisor: peers.synchroniser.slack_divisor(),
-        });
+        let tenure = Cell::new(None);
+        let owns = || {
+            tenure.set(node.ownership.tenure(limits.scope, key.token));
+            peers.is_none() || tenure.get().is_some()
+        };
+        let me = self.as_writer(limits);
         let counters = &limits.counters;
-        match *asked {
+        let answer = match *asked {
             Asked::Reserve { amount, ttl } => {
                 let reserve = store::Reserve { key: *key, amount, ttl };
                 let reserved = node.store.reserve_if(counters, &reserve, me, now, owns)?;
@@ -520,41 +573,126 @@ impl Decider {
                     // Of a leased rule: what other nodes hold and do not need.
                     self.recall(key, None, now);
                 }
-                Some(Answer::Reserved(reserved))
+                Answer::Reserved(reserved)
             }
             Asked::Commit { cost, remembered } => {
                 let commit = store::Commit { key: *key, cost, remembered };
                 let settlement = node.store.commit_if(counters, &commit, me, now, owns)?;
-                if settlement.frees {
-                    // Refusals that other nodes remember may not hold any more.
-                    self.announce_refund(limits.scope, counters, Hits::new(-1));
-                }
-                Some(Answer::Committed(settlement))
+                self.settled(limits, settlement)
             }
+            Asked::Undo(made) => {
+                let undone = node.store.undo_if(counters, (*key, made), me, now, owns)?;
+                self.settled(limits, undone)
+            }
+        };
+        Some(Decision { answer, tenure: tenure.get().filter(|_| peers.is_some()) })
+    }
+
+    /// As which actor this node counts eventual limits.
+    fn as_writer(&self, limits: &Limits) -> Option<LocalActor> {
+        let Shared { node, peers, .. } = &*self.shared;
+        let is_eventual = limits.counters.iter().any(|counter| counter.key.is_eventual());
+        peers.as_ref().filter(|_| is_eventual).map(|peers| LocalActor {
+            actor: node.incarnation.actor(),
+            slack_divisor: peers.synchroniser.slack_divisor(),
+        })
+    }
+
+    fn settled(&self, limits: &Limits, settlement: Settlement) -> Answer {
+        if settlement.frees {
+            // Refusals that other nodes remember may not hold any more.
+            self.announce_refund(limits.scope, &limits.counters, Hits::new(-1));
         }
+        Answer::Committed(settlement)
     }
 
     /// Whether a replica has the reservation, and the counters beside it, within `patience`; `None`
     /// if it does not have to. What is sent is one message: a replica that knows a reservation to
     /// be settled knows its cost.
+    ///
+    /// A copy counts only if this node has been the owner from the decision on. Another one that
+    /// decided meanwhile may have counted as much, and the join of both counts hides one of them.
     fn copying(
         &self,
-        limits: &Limits,
-        key: KeyHash,
-        answer: &Answer,
+        part: &Part,
+        decision: &Decision,
         patience: Duration,
     ) -> Option<impl Future<Output = bool> + Send + use<>> {
-        let peers = self.shared.peers.as_ref()?;
-        let is_refused = matches!(answer, Answer::Reserved(it) if !is_within(&it.verdicts));
-        if limits.durability != Durability::Replicated || is_refused {
+        self.shared.peers.as_ref()?;
+        let (is_final, applied) = match &decision.answer {
+            Answer::Reserved(reserved) => (!is_within(&reserved.verdicts), None),
+            // One that is not remembered must not be asked for again.
+            Answer::Committed(settlement) => (!settlement.is_remembered, settlement.applied),
+        };
+        if part.limits.durability != Durability::Replicated || is_final {
             return None;
         }
-        let owned = limits.counters.iter().map(|counter| counter.key).filter(|it| it.is_owned());
-        let keys: SmallVec<[KeyHash; 2]> = owned.chain([key]).collect();
-        let replicator = Arc::clone(&peers.replicator);
+        let (decider, part, tenure) = (self.clone(), part.clone(), decision.tenure);
+        Some(async move {
+            let (Some(applied), Ok(runtime)) = (applied, Handle::try_current()) else {
+                let is_copied = decider.is_copied(&part, patience).await;
+                return is_copied && decider.tenure_of(&part) == tenure;
+            };
+            let (told, is_confirmed) = oneshot::channel();
+            // It goes on when the client has gone.
+            runtime.spawn(async move {
+                decider.copy_commit(&part, applied, tenure, (patience, told)).await;
+            });
+            is_confirmed.await.unwrap_or(false)
+        })
+    }
+
+    /// Copies a commit, and tells within `patience` whether a replica has it that counts. If none
+    /// has when this node is the owner no more, the commit is taken back: nothing of it is to
+    /// displace what the next owner counts, which is asked for it again.
+    ///
+    /// **Bound:** [`UNCONFIRMED_MAX`] beyond `patience`, for as many commits as are remembered.
+    async fn copy_commit(
+        &self,
+        part: &Part,
+        applied: Applied,
+        tenure: Option<Tenure>,
+        (mut patience, told): (Duration, oneshot::Sender<bool>),
+    ) {
+        let (mut told, ends) = (Some(told), Instant::now() + patience + UNCONFIRMED_MAX);
+        loop {
+            let is_copied = self.is_copied(part, patience).await;
+            let is_owner = self.tenure_of(part) == tenure;
+            if !is_copied && !is_owner {
+                self.take_commit_back(part, applied);
+            }
+            if let Some(told) = told.take() {
+                // The client may have gone.
+                let _ = told.send(is_copied && is_owner);
+            }
+            if is_copied || !is_owner || Instant::now() >= ends {
+                return;
+            }
+            sleep(AGAIN_MAX).await;
+            patience = COPIED_AGAIN;
+        }
+    }
+
+    fn take_commit_back(&self, part: &Part, applied: Applied) {
+        let Shared { node, .. } = &*self.shared;
+        if let Asked::Commit { cost, remembered } = part.asked {
+            let commit = store::Commit { key: part.key, cost, remembered };
+            let (me, now) = (self.as_writer(&part.limits), node.clock.now());
+            node.store.take_back(&part.limits.counters, (&commit, applied), me, now);
+        }
+    }
+
+    fn tenure_of(&self, part: &Part) -> Option<Tenure> {
+        self.shared.node.ownership.tenure(part.limits.scope, part.key.token)
+    }
+
+    async fn is_copied(&self, part: &Part, patience: Duration) -> bool {
+        let Some(peers) = &self.shared.peers else { return true };
+        let counters = part.limits.counters.iter();
+        let owned = counters.map(|counter| counter.key).filter(|key| key.is_owned());
+        let keys: SmallVec<[KeyHash; 2]> = owned.chain([part.key]).collect();
         // A counter of which nothing is used has no slot.
-        let hits = Hits::new(-1);
-        Some(async move { replicator.confirm(&keys, hits, patience).await })
+        peers.replicator.confirm(&keys, Hits::new(-1), patience).await
     }
 }
 
@@ -581,14 +719,14 @@ impl Part {
                 durability,
                 deadline,
             }),
-            Asked::Commit { cost, remembered } => Call::Commit(CommitCall {
-                scope,
-                counters,
-                reservation,
-                cost,
-                remembered,
-                durability,
-            }),
+            Asked::Commit { cost, remembered } => {
+                let end = End::Settled { cost, remembered };
+                Call::Commit(CommitCall { scope, counters, reservation, end, durability })
+            }
+            Asked::Undo(made) => {
+                let end = End::Undone(made);
+                Call::Commit(CommitCall { scope, counters, reservation, end, durability })
+            }
         }
     }
 }
@@ -612,13 +750,14 @@ fn status(check: &PlannedCheck, verdicts: Verdicts, source: VerdictSource) -> St
     }
 }
 
-/// The id of each part: equal descriptors, and those that share a counter, are reservations of
-/// their own.
+/// The id of each part: descriptors whose reservations are beside each other are reservations of
+/// their own. These are equal ones, also if one of them brings its limit along, and those that share
+/// a counter. Whatever limits they have, they have one token.
 fn ids_of_each(plans: &Plans, id: ReservationId) -> SmallVec<[ReservationId; 2]> {
-    let keys: SmallVec<[Option<KeyHash>; 2]> =
-        plans.iter().map(|plan| plan.as_ref().and_then(PlannedCheck::key)).collect();
-    let before = |at: usize| keys.iter().take(at).filter(|key| **key == keys[at]).count();
-    (0..keys.len()).map(|at| id.of_repeated(before(at) as u64)).collect()
+    let token = |plan: &Option<PlannedCheck>| Some(plan.as_ref()?.key()?.token);
+    let tokens: SmallVec<[Option<u64>; 2]> = plans.iter().map(token).collect();
+    let before = |at: usize| tokens.iter().take(at).filter(|it| **it == tokens[at]).count();
+    (0..tokens.len()).map(|at| id.of_repeated(before(at) as u64)).collect()
 }
 
 /// What became of two descriptors together.

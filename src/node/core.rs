@@ -572,14 +572,15 @@ fn synchroniser(config: &Config, local: &LocalNode) -> Arc<Synchroniser> {
 }
 
 fn replicator(config: &Config, local: &LocalNode, mesh: Arc<Mesh>) -> Arc<Replicator> {
-    let LocalNode { store, topology, clock, .. } = local;
+    let LocalNode { store, topology, ownership, clock, .. } = local;
     let cluster = &config.cluster;
     let options = replication::Options {
         interval: cluster.replication_interval.to_std(),
         replicas: usize::try_from(cluster.replicas).unwrap_or(usize::MAX),
         ahead_max: ahead_max(cluster.max_skew),
     };
-    Replicator::new(options, store.clone(), topology.clone(), clock.clone(), mesh)
+    let (topology, ownership) = (topology.clone(), ownership.clone());
+    Replicator::new(options, store.clone(), topology, ownership, clock.clone(), mesh)
 }
 
 fn membership_options(

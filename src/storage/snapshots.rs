@@ -192,9 +192,16 @@ impl Snapshots {
         let (mut keys, mut loaded, mut skipped) = (0, 0, 0);
         let read = file.read(|counter| {
             keys += 1;
+            // Without peers a node counts the keys of eventual rules as those of strict ones. Its
+            // file has a secret of its own, so that nobody else reads it.
+            let is_alone = matches!(self.origin.secret, Secret::Own(_));
+            let is_of_its_kind = |counter: &StoredCounter| {
+                let has_actors = counter.state.actor_counters().is_some();
+                if is_alone { !has_actors } else { counter.key.is_eventual() == has_actors }
+            };
             let plausible = counter.ok().filter(|counter| {
                 counter.key.is_long()
-                    && counter.key.is_eventual() == counter.state.actor_counters().is_some()
+                    && is_of_its_kind(counter)
                     && counter.state.is_plausible(counter.expires, now)
             });
             match plausible.map(|counter| store.merge(counter, now)) {

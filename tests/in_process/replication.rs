@@ -11,6 +11,7 @@ use tidegate_cluster::mesh::wire::{Call, Digest, Reply, STATE_ENTRIES_MAX, State
 use tidegate_cluster::replication::Replicator;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::State;
+use tidegate_limiter::engine::reservation::REMEMBERED;
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::{Cursor, KeyHash, MergeOutcome, StoredCounter};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
@@ -292,6 +293,38 @@ async fn implausible_states_are_refused_and_counted() {
     assert_eq!(a.receive(&id("b"), vec![entry(owned, 0)]), Reply::Done);
     assert_eq!(a.receive(&id("b"), vec![entry(global, 0)]), Reply::Done);
     assert_eq!(all(&nodes[0]).len(), 2);
+}
+
+/// It is late, of a node that has lost the key since: what that counted would be hidden in what is
+/// counted here, or hide it. A replica takes it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_takes_no_end_of_a_live_reservation_from_another_node() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;
+    let [a, b] = &nodes[..] else { unreachable!() };
+    let now = a.core.clock.now();
+    let until = now.plus(Span::from_secs(60));
+    for (owner, is_taken) in [(a, false), (b, true)] {
+        let token = token(a, "durable", &owned_by(owner, "durable", 1)[0]);
+        let reservation = |is_settled| StateEntry {
+            key: KeyHash { token, tag: 16 | 8 },
+            state: State::Reservation { until, amount: 5, is_settled },
+            expires: if is_settled { until.plus(REMEMBERED) } else { until },
+        };
+        let index = u32::try_from(now.as_secs() / 86_400).unwrap();
+        let counter = StateEntry {
+            key: KeyHash { token, tag: 16 },
+            state: State::FixedWindow { index, used: 5 },
+            expires: Timestamp::from_secs(u64::from(index + 1) * 86_400),
+        };
+        let receives = |entries| replicator(a).receive(&id_of(b), entries);
+        assert_eq!(receives(vec![reservation(false)]), Reply::Done);
+        let expected = if is_taken { Reply::Done } else { Reply::Unconfirmed };
+        assert_eq!(receives(vec![counter.clone(), reservation(true)]), expected);
+        assert_eq!(a.core.store.get(counter.key, now).is_some(), is_taken);
+        assert_eq!(a.core.store.is_reserved(reservation(true).key, now), !is_taken);
+        // The counter alone, as of any hits.
+        assert_eq!(receives(vec![counter.clone()]), Reply::Done);
+    }
 }
 
 // === nodes ===

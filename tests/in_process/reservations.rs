@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ descriptors:
   - {key: model, rate_limit: {window: 2s, requests_per_unit: 200}}
   - {key: both, concurrency: 12, node_concurrency: 8, rate_limit: {unit: day, requests_per_unit: 9}}
   - {key: path, value: /a/*, share_threshold: true, concurrency: 3}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 100}}
   - {key: vip, rate_limit: {replaces: [{name: usual}], unlimited: true}}
   - {key: usual, concurrency: 1, rate_limit: {name: usual, unit: day, requests_per_unit: 1000}}
 ";
@@ -122,6 +124,80 @@ async fn an_extension_that_is_refused_leaves_what_was_reserved() {
     assert_eq!(node.left("tenant", "a").await, 800, "it is reserved still");
     assert_eq!(node.commit(&of, Some(id), 200).await, Settled::Reported);
     assert_eq!(node.left("tenant", "a").await, 800, "and counted");
+}
+
+#[tokio::test]
+async fn a_refused_request_with_an_id_reserves_no_more_than_was_reserved_before() {
+    let node = Alone::start().await;
+    let of = [("tenant", "a"), ("model", "m")];
+    let comes = async |left: u32| {
+        let is_left = async || match node.left("tenant", "a").await {
+            it if it == left => Ok(()),
+            it => Err(format!("{it} are left")),
+        };
+        until("it is as before", Duration::from_secs(20), is_left).await;
+    };
+    // One that is to grow.
+    let id = node.reserve(&of, 40, None).await.expect("there is room");
+    let other = node.reserve(&[("model", "m")], 160, None).await.expect("there is room");
+    assert!(node.reserve(&of, 200, Some(id)).await.is_none());
+    comes(960).await;
+    node.commit(&[("model", "m")], Some(other), 0).await;
+    assert_eq!(node.commit(&of, Some(id), 40).await, Settled::Committed);
+    comes(960).await;
+    // One that has ended, and one that was never seen.
+    let ended = node.reserve(&of, 100, None).await.expect("there is room");
+    node.clock.advance(61_000_000_000);
+    node.reserve(&[("model", "m")], 200, None).await.expect("there is room");
+    for id in [ended, ReservationId(7)] {
+        assert!(node.reserve(&of, 200, Some(id)).await.is_none());
+        comes(960).await;
+    }
+    // It may be reserved anew when there is room.
+    node.clock.advance(3_000_000_000);
+    assert_eq!(node.reserve(&of, 200, Some(ended)).await, Some(ended));
+    comes(760).await;
+}
+
+#[tokio::test]
+async fn a_commit_is_a_release_if_it_costs_nothing_of_any_limit() {
+    let node = Alone::start().await;
+    let mut of = descriptors(&[("tenant", "a"), ("shadow", "s")]);
+    let counted = || {
+        let counters = &node.core.decider.counters().reservations;
+        [&counters.committed, &counters.released].map(|it| it.load(Ordering::Relaxed))
+    };
+    let settle = async |of: &[Descriptor<'_>], amount, cost| {
+        let (domain, descriptors) = ("test", of);
+        let request = ReserveRequest { domain, descriptors, amount, ttl: None, id: None };
+        let id = node.core.decider.reserve(request).await.id;
+        assert!(id.is_some());
+        let request = CommitRequest { domain, descriptors, id, cost };
+        node.core.decider.commit(request).await.expect("this node owns everything").settled
+    };
+    // One of the second, whatever the first costs.
+    of[1].hits = Some(Hits::ONE);
+    assert_eq!(settle(&of, 100, 0).await, Settled::Committed);
+    assert_eq!(counted(), [1, 0]);
+    // Nothing of the second, of which nothing is found then.
+    of[1].hits = Some(Hits::PEEK);
+    assert_eq!(settle(&of, 100, 30).await, Settled::Committed);
+    assert_eq!(settle(&of, 100, 0).await, Settled::Committed);
+    assert_eq!(counted(), [2, 1]);
+    assert_eq!(node.left("tenant", "a").await, 970);
+}
+
+#[tokio::test]
+async fn what_a_rule_in_shadow_mode_would_not_reserve_is_counted() {
+    let node = Alone::start().await;
+    let of = &descriptors(&[("shadow", "s")]);
+    let (domain, ttl, id) = ("test", None, None);
+    let request = ReserveRequest { domain, descriptors: of, amount: 500, ttl, id };
+    let reserved = node.core.decider.reserve(request).await;
+    let rule = reserved.response.statuses[0].rule.as_ref().expect("a rule");
+    assert!(reserved.response.allowed);
+    assert_eq!(rule.stats.shadowed.load(Ordering::Relaxed), 500);
+    assert_eq!(node.left("shadow", "s").await, 100, "nothing is reserved");
 }
 
 #[tokio::test]

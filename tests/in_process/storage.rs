@@ -57,6 +57,26 @@ fn counts_of_long_windows_come_back_and_others_do_not() {
     assert_eq!(verdict.remaining, 93);
 }
 
+/// It has no peers to whom it would have to say what it has counted itself.
+#[test]
+fn a_node_without_peers_reads_its_eventual_counts_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("counts.redb");
+    let (before, _) = open(&path, Secret::Fresh([1; 16]));
+    let store = new_store(100_000);
+    before.load(&store, NOW);
+    for mode in [Mode::Strict, Mode::Eventual] {
+        store.check(&[counter(1, Algorithm::FixedWindow, 86_400, mode)], Hits::new(7), NOW);
+    }
+    before.round(&store, NOW);
+    drop(before);
+    let (after, _) = open(&path, Secret::Fresh([2; 16]));
+    let restarted = new_store(100_000);
+    after.load(&restarted, NOW);
+    assert_eq!((after.status().loaded, after.status().skipped), (2, 0));
+    assert_eq!(held(&restarted), held(&store));
+}
+
 #[test]
 fn a_round_writes_what_changed_since_the_last_one() {
     let folder = tempfile::tempdir().unwrap();

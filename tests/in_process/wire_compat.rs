@@ -18,7 +18,7 @@ use tidegate_cluster::mesh::codec::{
     self, COMBINED_CHECKS, FRAME_BYTES_MAX, RESERVATIONS, VERSION,
 };
 use tidegate_cluster::mesh::wire::{
-    Call, Check, ClusterView, CombinedCheck, CombinedVerdicts, CommitCall, Digest, EdgeCall,
+    Call, Check, ClusterView, CombinedCheck, CombinedVerdicts, CommitCall, Digest, EdgeCall, End,
     GiveBack, GlobalPing, GlobalPong, Grant, GrantAsk, Group, Handoff, HandoffStep, Hello,
     HelloReply, InterventionCall, MapCall, Numbered, PingStatus, PongStatus, Refusal, Reply,
     ReserveCall, RevocationCall, SharedSettings, StateEntry, Sync, SyncEntry, SyncRole,
@@ -31,7 +31,7 @@ use tidegate_limiter::engine::{ActorId, Delta, Retry, State, Verdict, decide, de
 use tidegate_limiter::policy::{Durability, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
 use tidegate_limiter::store::interventions::Block;
-use tidegate_limiter::store::{Counter, Intervention, KeyHash, KeyHasher, Settled};
+use tidegate_limiter::store::{Counter, Intervention, KeyHash, KeyHasher, Made, Settled};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::autopilot::{Complaints, JoinRequest};
 use tidegate_ownership::cluster_map::{
@@ -455,8 +455,17 @@ fn calls() -> Vec<(&'static str, Call)> {
                 scope: Scope::Global,
                 counters: one.clone(),
                 reservation: KeyHash { token: KEY.token, tag: 70_000 },
-                cost: Hits::new(350),
-                remembered: Span::from_secs(60),
+                end: End::Settled { cost: Hits::new(350), remembered: Span::from_secs(60) },
+                durability: Durability::Async,
+            }),
+        ),
+        (
+            "commit_undone",
+            Call::Commit(CommitCall {
+                scope: Scope::Global,
+                counters: one.clone(),
+                reservation: KeyHash { token: KEY.token, tag: 70_000 },
+                end: End::Undone(MADE),
                 durability: Durability::Async,
             }),
         ),
@@ -577,7 +586,10 @@ fn replies() -> Vec<(&'static str, Reply)> {
             }),
         ),
         ("interventions", Reply::Interventions(vec![intervention()])),
-        ("reserved", Reply::Reserved { verdicts: two.clone(), ttl: Span::from_secs(60) }),
+        (
+            "reserved",
+            Reply::Reserved { verdicts: two.clone(), ttl: Span::from_secs(60), made: Some(MADE) },
+        ),
         ("committed", Reply::Committed { settled: Settled::Committed, verdicts: two.clone() }),
         ("committed_again", Reply::Committed { settled: Settled::Again, verdicts: two.clone() }),
         ("snapshot", Reply::Snapshot(b"{}".to_vec())),
@@ -648,6 +660,8 @@ fn intervention() -> Intervention {
 fn revocation() -> Revocation {
     Revocation { node: node("n1"), at: NOW }
 }
+
+const MADE: Made = Made { amount: 70_000, until: NOW.plus(Span::from_secs(60)), before: 400 };
 
 fn reservation(is_settled: bool) -> State {
     State::Reservation { until: NOW.plus(Span::from_secs(60)), amount: 70_000, is_settled }

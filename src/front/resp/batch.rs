@@ -225,7 +225,7 @@ impl<'a, D: Throttle + Reserve> Batch<'a, '_, D> {
     async fn reserve(
         &mut self,
         (domain, descriptor): (&str, Descriptor<'_>),
-        (amount, ttl, id): (u32, Option<Span>, Option<ReservationId>),
+        (amount, ttl, id): (u64, Option<Span>, Option<ReservationId>),
         session: &Session,
     ) {
         let descriptors = [descriptor];
@@ -233,7 +233,6 @@ impl<'a, D: Throttle + Reserve> Batch<'a, '_, D> {
             return self.refuse(&format!("ERR {refusal}"));
         }
         let descriptors = &descriptors;
-        let amount = amount.into();
         let request = ReserveRequest { domain, descriptors, amount, ttl, id };
         let reserved = self.listener.decide.reserve(request).await;
         self.replies.array(2);
@@ -249,13 +248,13 @@ impl<'a, D: Throttle + Reserve> Batch<'a, '_, D> {
         &mut self,
         (domain, descriptor): (&str, Descriptor<'_>),
         id: Option<ReservationId>,
-        cost: u32,
+        cost: u64,
     ) {
         let descriptors = [descriptor];
         if let Err(refusal) = self.listener.bounds.admit(domain, &descriptors) {
             return self.refuse(&format!("ERR {refusal}"));
         }
-        let (descriptors, cost) = (&descriptors, cost.into());
+        let descriptors = &descriptors;
         let request = CommitRequest { domain, descriptors, id, cost };
         match self.listener.decide.commit(request).await {
             Ok(committed) => {

@@ -25,7 +25,7 @@ pub enum Command<'a> {
     Reserve {
         domain: &'a str,
         descriptor: Descriptor<'a>,
-        amount: u32,
+        amount: u64,
         ttl: Option<Span>,
         /// Of a reservation that is to last longer.
         id: Option<ReservationId>,
@@ -37,7 +37,7 @@ pub enum Command<'a> {
         descriptor: Descriptor<'a>,
         /// `None` reports a cost for which nothing was reserved.
         id: Option<ReservationId>,
-        cost: u32,
+        cost: u64,
     },
     /// A command about the connection or the server, with its arguments.
     Session(SessionCommand, Words<'a>),
@@ -162,7 +162,7 @@ fn check<'a>(words: &Words<'a>) -> Result<Command<'a>, String> {
 fn reserve<'a>(words: &Words<'a>) -> Result<Command<'a>, String> {
     let (domain, descriptor, [amount, ttl, id]) = descriptor(words, ["AMOUNT", "TTL", "ID"])?;
     let amount = amount.ok_or("ERR TG.RESERVE needs AMOUNT n behind the entries")?;
-    let ttl = ttl.map(|ttl| number_from_zero(ttl).map(|secs| Span::from_secs(secs.into())));
+    let ttl = ttl.map(seconds);
     let (amount, ttl) = (number_from_zero(amount)?, ttl.transpose()?);
     Ok(Command::Reserve { domain, descriptor, amount, ttl, id: id.map(reservation).transpose()? })
 }
@@ -182,8 +182,29 @@ fn release<'a>(words: &Words<'a>) -> Result<Command<'a>, String> {
 
 const NO_INTEGER: &str = "ERR value is not an integer or out of range";
 
-fn number_from_zero(word: &[u8]) -> Result<u32, String> {
-    integer(word).and_then(|it| u32::try_from(it).ok()).ok_or_else(|| NO_INTEGER.to_owned())
+fn number_from_zero(word: &[u8]) -> Result<u64, String> {
+    let digits = || std::str::from_utf8(word).ok().filter(|it| it.bytes().all(is_digit));
+    digits().and_then(|it| it.parse().ok()).ok_or_else(|| NO_INTEGER.to_owned())
+}
+
+/// Seconds, with up to nine decimals: `30`, `0.5`.
+fn seconds(word: &[u8]) -> Result<Span, String> {
+    let error = || "ERR TTL is not a number of seconds, or out of range".to_owned();
+    let text = std::str::from_utf8(word).map_err(|_| error())?;
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(is_digit);
+    if !is_number(whole) || !is_number(decimals) || decimals.len() > 9 {
+        return Err(error());
+    }
+    let whole: u64 = whole.parse().map_err(|_| error())?;
+    let nanos: u64 = format!("{decimals:0<9}").parse().map_err(|_| error())?;
+    // A reservation lasts an hour at most.
+    let whole = Span::from_secs(whole.min(u64::from(u32::MAX)));
+    Ok(Span::from_nanos(whole.as_nanos().saturating_add(nanos)))
+}
+
+fn is_digit(byte: u8) -> bool {
+    byte.is_ascii_digit()
 }
 
 fn reservation(word: &[u8]) -> Result<ReservationId, String> {
@@ -333,6 +354,29 @@ mod tests {
                 (Err(error), Err(part)) => assert!(error.contains(part), "{text}: {error}"),
                 (found, _) => panic!("{text}: {found:?}"),
             }
+        }
+    }
+
+    /// As HTTP takes them.
+    #[test]
+    fn amounts_have_64_bits_and_times_to_live_fractions() {
+        let read = |amount: &str, ttl: &str| {
+            let text = format!("TG.RESERVE llm tenant a AMOUNT {amount} TTL {ttl}");
+            match command(&mut words(&text)) {
+                Ok(Command::Reserve { amount, ttl, .. }) => Ok((amount, ttl.map(Span::as_nanos))),
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => Err(error),
+            }
+        };
+        let most = u64::MAX.to_string();
+        assert_eq!(read(&most, "0.5"), Ok((u64::MAX, Some(500_000_000))));
+        assert_eq!(read("4294967296", "1.000000001"), Ok((1 << 32, Some(1_000_000_001))));
+        assert!(read("1", &most).is_ok(), "an hour at most");
+        for (amount, ttl) in [("1", "-1"), ("1", ".5"), ("1", "1."), ("1", "1e3"), ("1", "")] {
+            assert!(read(amount, ttl).is_err(), "{amount} {ttl}");
+        }
+        for amount in ["18446744073709551616", "-1", "+1", "1.5", "x"] {
+            assert!(read(amount, "1").is_err(), "{amount}");
         }
     }
 

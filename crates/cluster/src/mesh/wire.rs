@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use tidegate_limiter::engine::{Delta, State, Verdict};
 use tidegate_limiter::policy::{Durability, Scope};
-use tidegate_limiter::store::{Counter, Intervention, KeyHash, Settled};
+use tidegate_limiter::store::{Counter, Intervention, KeyHash, Made, Settled};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::autopilot::{Complaints, JoinRequest};
 use tidegate_ownership::cluster_map::{ClusterId, ClusterMap, MAP_MEMBERS_MAX};
@@ -373,6 +373,8 @@ pub enum Reply {
         verdicts: SmallVec<[Verdict; 1]>,
         /// How long it lasts.
         ttl: Span,
+        /// What the call changed.
+        made: Option<Made>,
     },
     /// To [`Call::Commit`].
     Committed {
@@ -567,11 +569,21 @@ pub struct CommitCall {
     #[serde(with = "bounded_vec")]
     pub counters: SmallVec<[Counter; 1]>,
     pub reservation: KeyHash,
-    /// In hits of each counter; none below zero. Zero releases the reservation.
-    pub cost: Hits,
-    /// How long it is remembered that it was applied.
-    pub remembered: Span,
+    pub end: End,
     pub durability: Durability,
+}
+
+/// How a reservation ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum End {
+    Settled {
+        /// In hits of each counter; none below zero. Zero releases the reservation.
+        cost: Hits,
+        /// How long it is remembered that it was applied.
+        remembered: Span,
+    },
+    /// Another limit has refused the request that reserved this: it is as it was before.
+    Undone(Made),
 }
 
 /// What an owner decided of a [`CombinedCheck`].

@@ -32,7 +32,20 @@ pub struct RingRight {
     pub owned_ranges: Arc<OwnedRanges>,
     /// When these ranges were published: what other owners granted in them is not known here.
     pub since: Monotonic,
+    /// How often a lease had ended before it was renewed.
+    interruptions: Interruptions,
 }
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Interruptions {
+    own: u64,
+    region: u64,
+}
+
+/// That a node decides a key: the same as long as no lease was interrupted, in which time no other
+/// node has decided it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenure(Interruptions);
 
 /// When leases end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,7 +87,20 @@ impl Ownership {
     /// inside the lock under which the decision is made: after a freeze every lock is taken once,
     /// which waits for all decisions that were made before it.
     pub fn decides(&self, scope: Scope, token: u64) -> bool {
+        self.decides_by(&self.right.load(), scope, token)
+    }
+
+    /// As [`Ownership::decides`], to be compared later: what was decided under one tenure, and is
+    /// confirmed under it, no other node has decided meanwhile.
+    pub fn tenure(&self, scope: Scope, token: u64) -> Option<Tenure> {
         let right = self.right.load();
+        let Interruptions { own, region } = right.interruptions;
+        let region = if scope == Scope::Global { region } else { 0 };
+        let tenure = Tenure(Interruptions { own, region });
+        self.decides_by(&right, scope, token).then_some(tenure)
+    }
+
+    fn decides_by(&self, right: &RingRight, scope: Scope, token: u64) -> bool {
         let OwnedRanges { decides, homes, .. } = &*right.owned_ranges;
         let is_of_region = || homes.decides(token) && self.is_before(right.leases.region);
         self.is_before(right.leases.own)
@@ -118,14 +144,25 @@ impl Ownership {
     /// may publish.
     pub fn publish(&self, leases: Leases, owned_ranges: OwnedRanges) {
         let (owned_ranges, since) = (Arc::new(owned_ranges), self.monotonic());
-        self.right.store(Arc::new(RingRight { leases, owned_ranges, since }));
+        let interruptions = self.interruptions(since);
+        self.right.store(Arc::new(RingRight { leases, owned_ranges, since, interruptions }));
     }
 
     /// Publishes other ends of the leases; the ranges stay.
     pub fn renew(&self, leases: Leases) {
         let right = self.right();
         if right.leases != leases {
-            self.right.store(Arc::new(RingRight { leases, ..(*right).clone() }));
+            let interruptions = self.interruptions(self.monotonic());
+            self.right.store(Arc::new(RingRight { leases, interruptions, ..(*right).clone() }));
+        }
+    }
+
+    /// With those of the leases that have ended by now.
+    fn interruptions(&self, now: Monotonic) -> Interruptions {
+        let RingRight { leases, interruptions, .. } = &**self.right.load();
+        Interruptions {
+            own: interruptions.own + u64::from(leases.own <= now),
+            region: interruptions.region + u64::from(leases.region <= now),
         }
     }
 
@@ -190,6 +227,28 @@ mod tests {
             }
             is_done.store(true, Ordering::Relaxed);
         });
+    }
+
+    #[test]
+    fn a_tenure_ends_when_its_lease_was_interrupted() {
+        let ownership = Ownership::standalone(Arc::new(Stopped));
+        let tenures = || [Scope::Region, Scope::Global].map(|scope| ownership.tenure(scope, 7));
+        let (later, never, over) = (Monotonic::from_nanos(9), Monotonic::NEVER, Monotonic::START);
+        let before = tenures();
+        assert!(before.iter().all(Option::is_some));
+        ownership.renew(Leases { own: later, region: never });
+        let ranges = OwnedRanges::clone(&ownership.owned_ranges());
+        ownership.publish(Leases { own: never, region: never }, ranges.clone());
+        assert_eq!(tenures(), before, "a renewal in time and a change of ranges are none");
+        ownership.renew(Leases { own: never, region: over });
+        assert_eq!(tenures(), [before[0], None]);
+        ownership.renew(Leases { own: never, region: never });
+        assert_eq!(tenures()[0], before[0]);
+        assert_ne!(tenures()[1], before[1]);
+        ownership.renew(Leases { own: over, region: never });
+        assert_eq!(tenures(), [None, None]);
+        ownership.publish(Leases { own: never, region: never }, ranges);
+        assert!(tenures()[0].is_some_and(|tenure| before[0] != Some(tenure)));
     }
 
     #[test]

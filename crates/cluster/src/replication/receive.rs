@@ -45,10 +45,17 @@ impl Replicator {
         };
         let (now, ahead_max) = (self.clock.now(), self.options.ahead_max);
         let (mut holds_all, mut refused) = (true, 0);
+        let settles =
+            |entry: &&StateEntry| is_settled(&entry.state) && self.keeps_free(entry.key, now);
+        let contested: Vec<u64> = entries.iter().filter(settles).map(|it| it.key.token).collect();
         for StateEntry { key, state, expires } in entries {
             let is_plausible = is_plausible(key, &state, expires, now, ahead_max);
             if !may_hold(member, key, &topology) || !is_plausible {
                 refused += 1;
+                holds_all = false;
+                continue;
+            }
+            if contested.contains(&key.token) {
                 holds_all = false;
                 continue;
             }
@@ -69,6 +76,14 @@ impl Replicator {
 }
 
 impl Replicator {
+    /// Whether this node decides the key of a reservation, which is live. Only the owner settles
+    /// it. A copy in which it is settled is late, of a node that has lost the key: the join of the
+    /// counters beside it with those here would hide its cost, or what was counted here. So nothing
+    /// of it is merged, and the reservation is there for the same commit at this node.
+    fn keeps_free(&self, key: KeyHash, now: Timestamp) -> bool {
+        self.ownership.decides(key.scope(), key.token) && self.store.is_reserved(key, now)
+    }
+
     /// **Bound:** one entry for each member of the view, and as many of former ones.
     fn record_received(&self, from: &NodeId, refused: u64, topology: &Topology) {
         let last = self.clock.monotonic();
@@ -81,6 +96,10 @@ impl Replicator {
         received.last = last;
         received.refused += refused;
     }
+}
+
+fn is_settled(state: &State) -> bool {
+    state.reservation().is_some_and(|reservation| reservation.is_settled)
 }
 
 /// Whether this node owns the key, now, when its home is lost, or when this region is a home again.

@@ -23,6 +23,7 @@ use super::targets::{Subscribers, Targets};
 use crate::changes::Changes;
 use crate::environment::Clock;
 use crate::mesh::{Mesh, Peer};
+use crate::ownership::Ownership;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -40,6 +41,7 @@ pub struct Replicator {
     pub(super) options: Options,
     pub(super) store: Arc<Store>,
     pub(super) topology: Arc<ArcSwap<Topology>>,
+    pub(super) ownership: Ownership,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) mesh: Arc<Mesh>,
     pub counters: Counters,
@@ -109,6 +111,7 @@ impl Replicator {
         options: Options,
         store: Arc<Store>,
         topology: Arc<ArcSwap<Topology>>,
+        ownership: Ownership,
         clock: Arc<dyn Clock>,
         mesh: Arc<Mesh>,
     ) -> Arc<Self> {
@@ -121,6 +124,7 @@ impl Replicator {
             options,
             store,
             topology,
+            ownership,
             clock,
             mesh,
             counters: Counters::default(),

@@ -21,7 +21,7 @@
 use smallvec::SmallVec;
 
 use super::counting_mode::{CheckParams, LocalActor};
-use super::key::Counter;
+use super::key::{Beside, Counter};
 use super::overflow::{self, Overflow, Placement, refusal};
 use super::queues::Queues;
 use super::reserved::Refused;
@@ -208,7 +208,7 @@ impl Shard {
         overflow: &Overflow,
     ) -> Verdicts {
         params.now = self.instant(params.now);
-        params.reserved = self.reserved(token(counters), params.now);
+        params.reserved = counters.first().map_or(0, |it| self.reserved(it, params.now));
         let verdicts = self.check_several(counters, params, overflow);
         self.sweep_for_check(params.now);
         verdicts
@@ -223,7 +223,7 @@ impl Shard {
         overflow: &Overflow,
     ) -> Verdict {
         params.now = self.instant(params.now);
-        params.reserved = self.reserved(counter.key.token, params.now);
+        params.reserved = self.reserved(counter, params.now);
         if params.reserved > 0 {
             return self.check_single_beside(counter, params, overflow);
         }
@@ -281,8 +281,8 @@ impl Shard {
                 .map(|counter| self.charge(counter, params, &mut placement).beside(params.reserved))
                 .collect();
         }
-        if let Some(reservations) = &mut self.reservations {
-            reservations.has_refused(token(counters));
+        if let (Some(reservations), Some(first)) = (&mut self.reservations, counters.first()) {
+            reservations.has_refused(Beside::of_counter(first));
         }
         let peek = CheckParams { hits: Hits::PEEK, ..params };
         let answer = |(counter, verdict): (&Counter, Verdict)| {
@@ -293,7 +293,7 @@ impl Shard {
     }
 
     /// Decides where to place those of `counters` that are new.
-    fn place_new<'a>(
+    pub(super) fn place_new<'a>(
         &mut self,
         counters: &[Counter],
         params: CheckParams,
@@ -370,7 +370,11 @@ impl Shard {
 
     /// Charges a counter that has a slot.
     #[inline]
-    fn charge_known(&mut self, counter: &Counter, params: CheckParams) -> Option<Verdict> {
+    pub(super) fn charge_known(
+        &mut self,
+        counter: &Counter,
+        params: CheckParams,
+    ) -> Option<Verdict> {
         let Counter { key, quota } = counter;
         let (slot, queues) = self.live_mut(*key, params.now)?;
         let verdict = params.decide(&mut slot.state, quota);
@@ -434,7 +438,7 @@ impl Shard {
         }
         let refused = Refused { alone, whole, left: of(Hits::PEEK).remaining };
         match &self.reservations {
-            Some(reservations) => reservations.refusal(counter.key.token, refused, params),
+            Some(it) => it.refusal(Beside::of_counter(counter), refused, params),
             None => whole,
         }
     }
@@ -469,10 +473,6 @@ impl Shard {
             record_check(slot, queues, &counter.quota, params, None);
         }
     }
-}
-
-fn token(counters: &[Counter]) -> u64 {
-    counters.first().map_or(0, |counter| counter.key.token)
 }
 
 /// Whether two counts have come near the limit.

@@ -9,6 +9,7 @@
 use std::task::Waker;
 
 use super::key::KeyHash;
+use super::occupancy::Slots;
 use super::shard::Shard;
 use super::sharded::Store;
 use super::slot::{Meta, Slot};
@@ -168,13 +169,13 @@ impl Shard {
             self.occupancy.changed(key, before.reservation().is_some(), is_reservation);
             if is_reservation {
                 self.note_reservation(key);
-                self.may_have_refused(key.token);
+                self.may_have_refused(key);
             }
             return MergeOutcome::Merged { changed };
         }
         let is_reservation = state.reservation().is_some();
         let has_room = if is_reservation {
-            self.has_room_for_reservation(now)
+            self.has_room_for_reservation(Slots::Further, now)
         } else {
             self.reserve(key, 1, now)
         };
@@ -186,7 +187,7 @@ impl Shard {
         self.queues.enqueue_snapshot(&mut slot);
         self.insert(slot);
         if is_reservation {
-            self.may_have_refused(key.token);
+            self.may_have_refused(key);
         }
         MergeOutcome::Merged { changed: true }
     }

@@ -132,7 +132,7 @@ impl Shard {
             let Offer { room, term } = grant::offer(state, &counter.quota, ask.terms, now)?;
             least = Offer { room: least.room.min(room), term: least.term.min(term) };
         }
-        let reserved = counters.first().map_or(0, |it| self.reserved(it.key.token, now));
+        let reserved = counters.first().map_or(0, |it| self.reserved(it, now));
         let room = u64::from(least.room).saturating_sub(reserved);
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         let may_hold = room / ask.divisor.max(1);

@@ -111,7 +111,14 @@ impl Interventions {
     /// Begins a descriptor anew; returns what is to be merged elsewhere. A second
     /// order within one nanosecond, or after the clock was set back, still gets a later time.
     pub fn begin_anew(&mut self, descriptor: DescriptorHash, now: Timestamp) -> Intervention {
-        self.change(descriptor, |it| it.begun_anew = after(it.begun_anew, now))
+        self.change(descriptor, |it| {
+            let before = it.counts_as().beside();
+            it.begun_anew = after(it.begun_anew, now);
+            // What was reserved is not kept free of the new counters.
+            while it.counts_as().beside() == before {
+                it.begun_anew = after(it.begun_anew, now);
+            }
+        })
     }
 
     /// Refuses a descriptor until a time; [`Timestamp::EPOCH`] lifts the block. Returns what is to

@@ -52,6 +52,8 @@ const FLAGS: u64 = EVENTUAL | GLOBAL | SHARE | LONG;
 /// The bits of a tag that name the domain, if the hasher was told to name it.
 const DOMAIN: u64 = 0xff << DOMAIN_SHIFT;
 const DOMAIN_SHIFT: u32 = 4;
+/// The bits of the tag of a reservation that it has from the hash of its descriptor.
+const BESIDE: u64 = 0xfff << (DOMAIN_SHIFT + 8);
 /// How many domains are told apart.
 pub(super) const DOMAINS: usize = 256;
 /// Shortest window that is kept over a restart.
@@ -182,6 +184,11 @@ impl DescriptorHash {
         (self.token, self.base)
     }
 
+    /// What its reservations are beside.
+    pub(super) const fn beside(self) -> Beside {
+        Beside { token: self.token, part: self.base & BESIDE }
+    }
+
     /// The counter of this descriptor for `quota`, `mode` and `scope`.
     pub fn counter(self, quota: &Quota, mode: Mode, scope: Scope) -> KeyHash {
         self.counter_of(CounterKind::of(quota, mode, scope))
@@ -204,14 +211,39 @@ impl CounterKind {
     /// It covers everything that determines the kind of the state. Nodes whose rules differ for a
     /// moment count separately; they never overwrite a state with one of another kind.
     pub fn of(quota: &Quota, mode: Mode, scope: Scope) -> Self {
-        let form = (quota.algorithm() as u64)
-            | u64::from(quota.queue().is_some()) << 8
-            | u64::from(quota.sub_windows()) << 16;
-        let kind = spread(quota.window().as_nanos()).wrapping_add(form);
         let flags = (u64::from(mode == Mode::Eventual) * EVENTUAL)
             | (u64::from(scope == Scope::Global) * GLOBAL)
             | (u64::from(quota.window() >= LONG_MIN) * LONG);
-        Self { hash: spread(kind), flags }
+        Self { hash: Self::hash_of(quota), flags }
+    }
+
+    /// What the quota alone adds to the tag.
+    fn hash_of(quota: &Quota) -> u64 {
+        let form = (quota.algorithm() as u64)
+            | u64::from(quota.queue().is_some()) << 8
+            | u64::from(quota.sub_windows()) << 16;
+        spread(spread(quota.window().as_nanos()).wrapping_add(form))
+    }
+}
+
+/// What a reservation is beside: the counters of one descriptor. One that was begun anew has others
+/// at the same token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Beside {
+    token: u64,
+    /// [`BESIDE`] of its hash.
+    part: u64,
+}
+
+impl Beside {
+    pub(super) const fn of_reservation(key: KeyHash) -> Self {
+        Self { token: key.token, part: key.tag & BESIDE }
+    }
+
+    /// Any of the counters has it, whatever its limit.
+    pub(super) fn of_counter(counter: &Counter) -> Self {
+        let Counter { key, quota } = counter;
+        Self { token: key.token, part: (key.tag ^ CounterKind::hash_of(quota)) & BESIDE }
     }
 }
 
@@ -232,15 +264,19 @@ impl KeyHash {
         Self { token: spread(self.token ^ SHARES), tag: self.tag | SHARE }
     }
 
-    /// The key of the reservation `id` beside these counters: it has their owner, shard and domain,
-    /// and is kept over a restart if one of them is.
+    /// The key of the reservation `id` beside these counters: it has their owner and shard, and is
+    /// kept over a restart.
+    ///
+    /// It is the same for any counter of the descriptor, so that an id that was given out is found
+    /// after a reload that changes some limits of a list, and by nodes that have other rules for a
+    /// moment. It is another one when the descriptor is begun anew, or has another scope.
     pub fn of_reservation(counters: &[Counter], id: ReservationId) -> Self {
-        let of = |flag| counters.iter().fold(0, |flags, counter| flags | counter.key.tag & flag);
+        const KEPT: u64 = FLAGS | BESIDE;
+        let Some(first) = counters.first() else { return Self::default() };
         let half = |half: u128| u64::try_from(half & u128::from(u64::MAX)).unwrap_or_default();
         let hash = spread(half(id.0).wrapping_add(spread(half(id.0 >> 64))));
-        let token = counters.first().map_or(0, |counter| counter.key.token);
-        let domain = counters.first().map_or(0, |counter| counter.key.tag & DOMAIN);
-        Self { token, tag: hash & !(FLAGS | DOMAIN) | domain | of(GLOBAL | LONG) }
+        let Beside { token, part } = Beside::of_counter(first);
+        Self { token, tag: hash & !KEPT | part | first.key.tag & GLOBAL | LONG }
     }
 
     /// The number of its domain, if the hasher has named it; otherwise any.
@@ -403,6 +439,32 @@ mod tests {
         let eventual = hash.counter(&quota(60), Mode::Eventual, Scope::Region);
         assert!(eventual.is_eventual() && !eventual.is_owned());
         assert!(week.share().is_share() && !week.share().is_owned());
+    }
+
+    /// A list of limits may be changed by a reload, and nodes do not reload at the same time.
+    #[test]
+    fn a_reservation_has_one_key_whatever_limits_its_descriptor_has() {
+        let id = ReservationId(7);
+        for hasher in [KeyHasher::new([7; 16]), KeyHasher::new([7; 16]).with_domains(true)] {
+            let descriptor = hasher.descriptor("d", &[Entry { key: "a", value: "b" }]);
+            let counter = |descriptor: DescriptorHash, algorithm, secs| {
+                let quota = Quota::simple(algorithm, 10, Span::from_secs(secs)).expect("valid");
+                Counter { key: descriptor.counter(&quota, Mode::Strict, Scope::Region), quota }
+            };
+            let ten_minutes = counter(descriptor, Algorithm::FixedWindow, 600);
+            let hour = counter(descriptor, Algorithm::Gcra, 3_600);
+            let key = KeyHash::of_reservation(&[ten_minutes], id);
+            for of in [&[hour][..], &[ten_minutes, hour], &[hour, ten_minutes]] {
+                assert_eq!(KeyHash::of_reservation(of, id), key);
+            }
+            assert!(key.is_owned() && key.is_long() && key.scope() == Scope::Region);
+            assert_eq!(Beside::of_reservation(key), Beside::of_counter(&hour));
+            assert_eq!(descriptor.beside(), Beside::of_counter(&hour));
+            let anew = descriptor.begun_anew(Timestamp::from_secs(9));
+            let anew = counter(anew, Algorithm::FixedWindow, 600);
+            assert_ne!(KeyHash::of_reservation(&[anew], id), key);
+            assert_ne!(Beside::of_counter(&anew), Beside::of_counter(&ten_minutes));
+        }
     }
 
     #[test]

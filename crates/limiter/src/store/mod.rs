@@ -50,6 +50,6 @@ pub use key::{
     ReservationId,
 };
 pub use options::{OnFull, Options};
-pub use reservations::{Commit, Reserve, Reserved, Settled, Settlement};
+pub use reservations::{Applied, Commit, Made, Reserve, Reserved, Settled, Settlement};
 pub use sharded::{Stats, Store};
 pub use sync::BackgroundScan;

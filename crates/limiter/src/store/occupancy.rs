@@ -5,6 +5,7 @@
 //! | counters of a shard | its part of `keys_max` |
 //! | counters of a shard of one domain | its part of [`Store::with_domain_keys`], if that is set |
 //! | reservations of all shards | a quarter of `keys_max`, besides the counters |
+//! | these, ids of commits without one, and copies of other nodes' | twice as many |
 //!
 //! **Domains.** A key names its domain by 8 bits of its tag ([`KeyHash::domain`]), if the hasher
 //! was told to ([`KeyHasher::with_domains`]). A domain that has its part is *full*: a new key of it
@@ -32,6 +33,16 @@ pub(super) struct Occupancy {
     in_store: Arc<InStore>,
     /// `None` where the keys of a domain have no bound of their own.
     domains: Option<Domains>,
+}
+
+/// What a slot with a reservation is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slots {
+    /// A new reservation.
+    New,
+    /// The id of a commit, which must not count twice, or a copy of another node's, which its owner
+    /// may wait for: there is room for these when there is none for new ones.
+    Further,
 }
 
 /// The slots with reservations of all shards.
@@ -67,8 +78,13 @@ impl Occupancy {
     }
 
     /// Threads that ask at the same time may exceed the bound by one each.
-    pub(super) fn is_full_of_reservations(&self) -> bool {
-        self.in_store.reservations.load(Ordering::Relaxed) >= self.in_store.reservations_max
+    pub(super) fn is_full_of_reservations(&self, slots: Slots) -> bool {
+        let InStore { reservations, reservations_max } = &*self.in_store;
+        let most = match slots {
+            Slots::New => *reservations_max,
+            Slots::Further => reservations_max.saturating_mul(2),
+        };
+        reservations.load(Ordering::Relaxed) >= most
     }
 
     /// How many counters too many there would be with `keys` more in the domain of `key`.

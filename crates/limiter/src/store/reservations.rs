@@ -3,18 +3,25 @@
 //!
 //! A reservation is a slot of its own, with the token of the counters that it is beside, so it is
 //! decided under their lock, and replicated, handed over and saved as they are. It counts for all
-//! counters of that token: the limits of one descriptor.
+//! counters of its descriptor, whatever limits that has when it is committed, and for none of a
+//! descriptor that is begun anew.
 //!
 //! **Bound.** All reservations of a store, until their ids are forgotten, are at most a quarter of
 //! `keys_max`, besides the counters; those of one descriptor may be all of them. At the bound no
-//! reservation is made, and a commit is charged without being remembered.
+//! reservation is made. Ids of commits that have none, and copies from other nodes, have as much
+//! again. At that bound a commit is charged without being remembered.
+//!
+//! **A full store.** A counter without a slot is decided as a check of it is: by the counter that
+//! new keys share, or refused. With `on_full: refuse` what is committed then is counted nowhere,
+//! and nothing is reserved.
 
 use serde::{Deserialize, Serialize};
 
 use super::check::Verdicts;
 use super::counting_mode::{CheckParams, LocalActor};
-use super::key::{Counter, KeyHash};
-use super::overflow::{Overflow, Placement, refusal};
+use super::key::{Beside, Counter, KeyHash};
+use super::occupancy::Slots;
+use super::overflow::{Overflow, refusal};
 use super::shard::Shard;
 use super::sharded::Store;
 use super::slot::Slot;
@@ -52,6 +59,18 @@ pub struct Reserved {
     pub verdicts: Verdicts,
     /// How long it lasts from now on.
     pub ttl: Span,
+    /// What changed, for a request of which another part is refused; `None` if nothing did.
+    pub made: Option<Made>,
+}
+
+/// What a request to reserve has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Made {
+    /// What is reserved since, in hits.
+    pub amount: u32,
+    pub until: Timestamp,
+    /// What was reserved before; zero if nothing was.
+    pub before: u32,
 }
 
 /// What a commit found; the later ones are less as expected.
@@ -73,6 +92,17 @@ pub struct Settlement {
     pub verdicts: Verdicts,
     /// Checks were refused for what is free again.
     pub frees: bool,
+    /// Whether the same commit again counts nothing: there was a slot for its id.
+    pub is_remembered: bool,
+    /// What the commit did to the reservation; `None` if nothing.
+    pub applied: Option<Applied>,
+}
+
+/// What a commit did to a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applied {
+    before: Option<Reservation>,
+    after: Reservation,
 }
 
 // === impl Store ===
@@ -93,7 +123,7 @@ impl Store {
         owns: impl FnOnce() -> bool,
     ) -> Option<Reserved> {
         let mut shard = self.lock_for(reserve.key);
-        owns().then(|| shard.hold(counters, reserve, me, now))
+        owns().then(|| shard.hold(counters, reserve, me, now, &self.overflow))
     }
 
     /// Ends a reservation, and counts its cost in all `counters`. `None` if `owns` returns false
@@ -118,6 +148,66 @@ impl Store {
     }
 }
 
+// === impl Store: of requests that are refused ===
+
+impl Store {
+    /// Takes back what a request has reserved: what was reserved before is reserved again, until
+    /// the same time, and the id may be reserved anew. Changes nothing, and says so by
+    /// [`Settled::Again`], if the reservation was changed since, or settled. `None` if `owns`
+    /// returns false under the lock.
+    pub fn undo_if(
+        &self,
+        counters: &[Counter],
+        (key, made): (KeyHash, Made),
+        me: Option<LocalActor>,
+        now: Timestamp,
+        owns: impl FnOnce() -> bool,
+    ) -> Option<Settlement> {
+        let mut shard = self.lock_for(key);
+        owns().then(|| {
+            let params = CheckParams { me, ..CheckParams::strict(Hits::PEEK, now) };
+            shard.undo(counters, (key, made), params, &self.overflow)
+        })
+    }
+}
+
+// === impl Store: of owners that are none any more ===
+
+impl Store {
+    /// Takes back a commit that no other node knows, because this node lost the key before one had
+    /// a copy: the next owner is to count it, and this node is not to say then that it was counted.
+    /// Changes nothing if the reservation was changed since.
+    pub fn take_back(
+        &self,
+        counters: &[Counter],
+        (commit, applied): (&Commit, Applied),
+        me: Option<LocalActor>,
+        now: Timestamp,
+    ) {
+        let &Commit { key, cost, .. } = commit;
+        let mut shard = self.lock_for(key);
+        let now = shard.instant(now);
+        if shard.reservation(key, now) != Some(applied.after) {
+            return;
+        }
+        let hits = Hits::new(cost.get().saturating_neg());
+        let params = CheckParams { me, ..CheckParams::strict(hits, now) };
+        for counter in counters.iter().filter(|_| cost.charge() > 0) {
+            shard.charge_known(counter, params);
+        }
+        match applied.before {
+            Some(before) => drop(shard.store(key, before, now)),
+            None => drop(shard.remove(key)),
+        }
+    }
+
+    /// Whether something is reserved under this key.
+    pub fn is_reserved(&self, key: KeyHash, now: Timestamp) -> bool {
+        let shard = self.lock_for(key);
+        shard.reservation(key, now).is_some_and(|it| it.reserved(now) > 0)
+    }
+}
+
 // === impl Shard ===
 
 impl Shard {
@@ -132,6 +222,7 @@ impl Shard {
         reserve: &Reserve,
         me: Option<LocalActor>,
         now: Timestamp,
+        overflow: &Overflow,
     ) -> Reserved {
         let &Reserve { key, amount, ttl } = reserve;
         let now = self.instant(now);
@@ -141,7 +232,7 @@ impl Shard {
         let before = self.reservation(key, now);
         if before.is_some_and(|before| before.is_settled) {
             let verdicts = counters.iter().map(|counter| refusal(&counter.quota)).collect();
-            return Reserved { verdicts, ttl: Span::ZERO };
+            return Reserved { verdicts, ttl: Span::ZERO, made: None };
         }
         let live = before.filter(|before| before.reserved(now) > 0);
         let more = amount.saturating_sub(live.map_or(0, |live| live.amount));
@@ -149,38 +240,49 @@ impl Shard {
             let until = live.until.max(now.plus(ttl));
             self.store(key, Reservation { until, ..live }, now);
             let admit = |it: Verdict| Verdict { allowed: true, retry: Retry::Now, excess: 0, ..it };
-            let verdicts = self.peek(counters, params(Hits::PEEK)).into_iter().map(admit).collect();
-            return Reserved { verdicts, ttl: until.since(now) };
+            let peek = self.peek(counters, params(Hits::PEEK), overflow);
+            let verdicts = peek.into_iter().map(admit).collect();
+            return Reserved { verdicts, ttl: until.since(now), made: None };
         }
+        let mut made = None;
         let params = params(Hits::new(i64::from(more)));
-        let mut verdicts = self.peek(counters, params);
+        let mut verdicts = self.peek(counters, params, overflow);
         if !verdicts.iter().all(|verdict| verdict.allowed) {
             if let Some(reservations) = &mut self.reservations {
-                reservations.has_refused(key.token);
+                reservations.has_refused(Beside::of_reservation(key));
             }
-            let peeks = self.peek(counters, CheckParams { hits: Hits::PEEK, ..params });
+            let peeks = self.peek(counters, CheckParams { hits: Hits::PEEK, ..params }, overflow);
             for (verdict, peek) in verdicts.iter_mut().zip(peeks) {
                 // Nothing was counted, by a fixed window either.
                 let remaining = peek.remaining;
                 *verdict = if verdict.allowed { peek } else { Verdict { remaining, ..*verdict } };
             }
         } else if amount > 0 {
-            let until = live.map_or(now, |live| live.until).max(now.plus(ttl));
+            // Also of one of which nothing is reserved any more: a state only grows.
+            let until = before.map_or(now, |before| before.until).max(now.plus(ttl));
             let reservation = Reservation { until, amount, is_settled: false };
-            if !self.store(key, reservation, now) {
+            if self.store(key, reservation, now) {
+                let before = live.map_or(0, |live| live.amount);
+                made = Some(Made { amount, until, before });
+            } else {
                 self.counts.refused += 1;
                 verdicts = counters.iter().map(|counter| refusal(&counter.quota)).collect();
             }
         }
         self.sweep_for_check(now);
-        Reserved { verdicts, ttl }
+        Reserved { verdicts, ttl, made }
     }
 
     /// What `params` would be told of `counters`, each for itself.
-    fn peek(&mut self, counters: &[Counter], mut params: CheckParams) -> Verdicts {
-        let token = counters.first().map_or(0, |counter| counter.key.token);
-        params.reserved = self.reserved(token, params.now);
-        counters.iter().map(|counter| self.preview(counter, params, &Placement::Table)).collect()
+    fn peek(
+        &mut self,
+        counters: &[Counter],
+        mut params: CheckParams,
+        overflow: &Overflow,
+    ) -> Verdicts {
+        params.reserved = counters.first().map_or(0, |it| self.reserved(it, params.now));
+        let placement = self.place_new(counters, params, overflow);
+        counters.iter().map(|counter| self.preview(counter, params, &placement)).collect()
     }
 
     fn settle(
@@ -198,28 +300,56 @@ impl Shard {
             Some(found) if found.reserved(now) > 0 => Settled::Committed,
             _ => Settled::Reported,
         };
-        let mut frees = false;
+        let (mut frees, mut is_remembered, mut applied) = (false, true, None);
         if settled != Settled::Again {
             let reservations = self.reservations.as_mut();
-            frees = reservations.is_some_and(|it| it.take_refused(key.token));
+            frees = reservations.is_some_and(|it| it.take_refused(Beside::of_reservation(key)));
             if params.hits.charge() > 0 {
                 self.charge_in_full(counters, params, overflow);
             }
             // After the counters: a replica that knows it to be settled is to know its cost.
             let unknown = Reservation { is_settled: false, until: now, amount: 0 };
-            self.store(key, found.unwrap_or(unknown).settled(remembered, now), now);
+            let reservation = found.unwrap_or(unknown).settled(remembered, now);
+            is_remembered = self.store(key, reservation, now);
+            applied = Some(Applied { before: found, after: reservation });
         }
         let peek = CheckParams { hits: Hits::PEEK, in_full: false, ..params };
-        let verdicts = self.peek(counters, peek);
+        let verdicts = self.peek(counters, peek, overflow);
         self.sweep_for_check(now);
-        Settlement { settled, verdicts, frees }
+        Settlement { settled, verdicts, frees, is_remembered, applied }
+    }
+
+    fn undo(
+        &mut self,
+        counters: &[Counter],
+        (key, made): (KeyHash, Made),
+        mut params: CheckParams,
+        overflow: &Overflow,
+    ) -> Settlement {
+        params.now = self.instant(params.now);
+        let now = params.now;
+        let Made { amount, until, before } = made;
+        let is_there = Reservation { until, amount, is_settled: false };
+        let (mut settled, mut frees) = (Settled::Again, false);
+        if self.reservation(key, now) == Some(is_there) {
+            settled = Settled::Committed;
+            let reservations = self.reservations.as_mut();
+            frees = reservations.is_some_and(|it| it.take_refused(Beside::of_reservation(key)));
+            // Less with the same end would be a smaller state, which copies do not take over.
+            let until = until.plus(Span::from_nanos(1));
+            self.store(key, Reservation { until, amount: before, is_settled: false }, now);
+        }
+        let verdicts = self.peek(counters, params, overflow);
+        self.sweep_for_check(now);
+        Settlement { settled, verdicts, frees, is_remembered: true, applied: None }
     }
 
     /// Stores a reservation, new or changed. Returns whether there was a slot for it.
     fn store(&mut self, key: KeyHash, reservation: Reservation, now: Timestamp) -> bool {
         let (state, expires) = (State::from(reservation), reservation.expires_at());
         let is_known = self.live_mut(key, now).is_some();
-        if !is_known && !self.has_room_for_reservation(now) {
+        let slots = if reservation.is_settled { Slots::Further } else { Slots::New };
+        if !is_known && !self.has_room_for_reservation(slots, now) {
             return false;
         }
         self.forget_reservation(key);

@@ -1,14 +1,14 @@
-//! What the live reservations of a shard keep free, by token.
+//! What the live reservations of a shard keep free, by descriptor.
 //!
 //! What is reserved has to be known for every check of a counter beside it. So a shard keeps,
-//! beside its table, the amounts of its tokens in the order in which they end. They follow from the
-//! slots: whatever changes a slot with a reservation notes it here. A shard without reservations,
-//! the common case, pays for one comparison a check.
+//! beside its table, the amounts of each descriptor in the order in which they end. They follow
+//! from the slots: whatever changes a slot with a reservation notes it here. A shard without
+//! reservations, the common case, pays for one comparison a check.
 
 use std::collections::BTreeMap;
 
 use super::counting_mode::CheckParams;
-use super::key::KeyHash;
+use super::key::{Beside, KeyHash};
 use crate::engine::{Reservation, Retry, Verdict};
 use crate::units::{Span, Timestamp};
 
@@ -25,11 +25,11 @@ pub(super) struct Refused {
 
 /// The live reservations of a shard.
 #[derive(Debug, Default)]
-pub(super) struct Reservations(BTreeMap<u64, OfToken>);
+pub(super) struct Reservations(BTreeMap<Beside, OfDescriptor>);
 
-/// Those of one token.
+/// Those of one descriptor.
 #[derive(Debug, Default)]
-struct OfToken {
+struct OfDescriptor {
     /// Amounts by end, and by tag.
     amounts: BTreeMap<(Timestamp, u64), u32>,
     /// Sum of the amounts.
@@ -44,33 +44,33 @@ impl Reservations {
     /// Notes a reservation, new or changed.
     pub(super) fn add(&mut self, key: KeyHash, reservation: Reservation) {
         let Reservation { until, amount, is_settled: false } = reservation else { return };
-        let of_token = self.0.entry(key.token).or_default();
-        if of_token.amounts.insert((until, key.tag), amount).is_none() {
-            of_token.sum += u64::from(amount);
+        let of_descriptor = self.0.entry(Beside::of_reservation(key)).or_default();
+        if of_descriptor.amounts.insert((until, key.tag), amount).is_none() {
+            of_descriptor.sum += u64::from(amount);
         }
     }
 
     pub(super) fn remove(&mut self, key: KeyHash, until: Timestamp) {
-        let Some(of_token) = self.0.get_mut(&key.token) else { return };
-        if let Some(amount) = of_token.amounts.remove(&(until, key.tag)) {
-            of_token.sum -= u64::from(amount);
+        let Some(of_descriptor) = self.0.get_mut(&Beside::of_reservation(key)) else { return };
+        if let Some(amount) = of_descriptor.amounts.remove(&(until, key.tag)) {
+            of_descriptor.sum -= u64::from(amount);
         }
         // What was refused is asked for when it is settled, and this may be a change of it alone.
-        if of_token.amounts.is_empty() && !of_token.has_refused {
-            self.0.remove(&key.token);
+        if of_descriptor.amounts.is_empty() && !of_descriptor.has_refused {
+            self.0.remove(&Beside::of_reservation(key));
         }
     }
 
     /// The verdict on hits that do not fit beside what is reserved. The refusal ends when it would
     /// with all that is reserved, or when enough of that has ended.
     #[cold]
-    pub(super) fn refusal(&self, token: u64, refused: Refused, params: CheckParams) -> Verdict {
+    pub(super) fn refusal(&self, beside: Beside, refused: Refused, params: CheckParams) -> Verdict {
         let Refused { alone, whole, left } = refused;
         let (hits, left) = (params.hits.charge(), u64::from(left));
         let missing = hits.saturating_add(params.reserved).saturating_sub(left);
-        let of_token = self.0.get(&token);
+        let of_descriptor = self.0.get(&beside);
         // What is missing without reservations, too, comes with time alone.
-        let end = of_token.and_then(|it| it.end_of(missing.min(it.sum)));
+        let end = of_descriptor.and_then(|it| it.end_of(missing.min(it.sum)));
         let end = end.map(|end| end.since(params.now).max(Span::from_nanos(1)));
         let ended = match (alone.retry, end) {
             (Retry::Never, _) | (_, None) => None,
@@ -90,39 +90,39 @@ impl Reservations {
         Verdict { remaining: narrow(remaining), reset, retry, excess, ..whole }
     }
 
-    /// Hits were refused that would have passed without what is reserved at `token`.
-    pub(super) fn has_refused(&mut self, token: u64) {
-        if let Some(of_token) = self.0.get_mut(&token) {
-            of_token.has_refused = true;
+    /// Hits were refused that would have passed without what is reserved at `beside`.
+    pub(super) fn has_refused(&mut self, beside: Beside) {
+        if let Some(of_descriptor) = self.0.get_mut(&beside) {
+            of_descriptor.has_refused = true;
         }
     }
 
     /// Whether hits were refused since this was asked last.
-    pub(super) fn take_refused(&mut self, token: u64) -> bool {
-        self.0.get_mut(&token).is_some_and(|it| std::mem::take(&mut it.has_refused))
+    pub(super) fn take_refused(&mut self, beside: Beside) -> bool {
+        self.0.get_mut(&beside).is_some_and(|it| std::mem::take(&mut it.has_refused))
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Drops what has ended, also of tokens that are not checked any more.
+    /// Drops what has ended, also beside counters that are not checked any more.
     pub(super) fn drop_ended(&mut self, now: Timestamp) {
-        self.0.retain(|_, of_token| of_token.sum_at(now) > 0);
+        self.0.retain(|_, of_descriptor| of_descriptor.sum_at(now) > 0);
     }
 
-    /// What is reserved of `token` at `now`.
-    pub(super) fn sum(&mut self, token: u64, now: Timestamp) -> u64 {
-        let Some(of_token) = self.0.get_mut(&token) else { return 0 };
-        let sum = of_token.sum_at(now);
+    /// What is reserved of `beside` at `now`.
+    pub(super) fn sum(&mut self, beside: Beside, now: Timestamp) -> u64 {
+        let Some(of_descriptor) = self.0.get_mut(&beside) else { return 0 };
+        let sum = of_descriptor.sum_at(now);
         if sum == 0 {
-            self.0.remove(&token);
+            self.0.remove(&beside);
         }
         sum
     }
 }
 
-impl OfToken {
+impl OfDescriptor {
     /// The sum at `now`. Drops what has ended.
     fn sum_at(&mut self, now: Timestamp) -> u64 {
         while let Some(first) = self.amounts.first_entry()

@@ -16,8 +16,8 @@
 
 use std::sync::Arc;
 
-use super::key::KeyHash;
-use super::occupancy::Occupancy;
+use super::key::{Beside, Counter, KeyHash};
+use super::occupancy::{Occupancy, Slots};
 use super::queues::Queues;
 use super::reserved::Reservations;
 use super::slot::Slot;
@@ -146,11 +146,11 @@ impl Shard {
     }
 
     /// Whether one more reservation fits, if necessary after a bounded sweep.
-    pub(super) fn has_room_for_reservation(&mut self, now: Timestamp) -> bool {
-        if self.occupancy.is_full_of_reservations() {
+    pub(super) fn has_room_for_reservation(&mut self, slots: Slots, now: Timestamp) -> bool {
+        if self.occupancy.is_full_of_reservations(slots) {
             self.sweep(now, SWEEP_WHEN_FULL);
         }
-        !self.occupancy.is_full_of_reservations()
+        !self.occupancy.is_full_of_reservations(slots)
     }
 
     /// Adds a key. The caller has reserved its slot.
@@ -249,16 +249,16 @@ impl Shard {
         removed
     }
 
-    /// What is reserved beside the counters of `token`, in hits.
+    /// What is reserved beside `counter`, and the others of its descriptor, in hits.
     #[inline]
-    pub(super) fn reserved(&mut self, token: u64, now: Timestamp) -> u64 {
-        if self.reservations.is_none() { 0 } else { self.reserved_now(token, now) }
+    pub(super) fn reserved(&mut self, counter: &Counter, now: Timestamp) -> u64 {
+        if self.reservations.is_none() { 0 } else { self.reserved_now(counter, now) }
     }
 
     #[cold]
-    fn reserved_now(&mut self, token: u64, now: Timestamp) -> u64 {
+    fn reserved_now(&mut self, counter: &Counter, now: Timestamp) -> u64 {
         let Some(reservations) = &mut self.reservations else { return 0 };
-        let sum = reservations.sum(token, now);
+        let sum = reservations.sum(Beside::of_counter(counter), now);
         if reservations.is_empty() {
             self.reservations = None;
         }
@@ -284,11 +284,11 @@ impl Shard {
         }
     }
 
-    /// The owner from which a reservation of this token came may have refused hits for it, which
-    /// nodes remember.
-    pub(super) fn may_have_refused(&mut self, token: u64) {
+    /// The owner from which this reservation came may have refused hits for it, which nodes
+    /// remember.
+    pub(super) fn may_have_refused(&mut self, key: KeyHash) {
         if let Some(reservations) = &mut self.reservations {
-            reservations.has_refused(token);
+            reservations.has_refused(Beside::of_reservation(key));
         }
     }
 

@@ -8,8 +8,8 @@ use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::{
-    Commit, Counter, Cursor, KeyHash, KeyHasher, OnFull, Options, ReservationId, Reserve, Reserved,
-    Settled, Settlement, Store, StoredCounter,
+    Commit, Counter, Cursor, Interventions, KeyHash, KeyHasher, Made, MergeOutcome, OnFull,
+    Options, ReservationId, Reserve, Reserved, Settled, Settlement, Store, StoredCounter,
 };
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
@@ -186,6 +186,61 @@ fn a_full_store_makes_no_reservation_and_counts_what_is_committed() {
     assert!(!is_reserved(&reserve(&store, &of, 2, 1, NOW)));
     assert_eq!(commit(&store, &of, 3, 2, NOW).settled, Settled::Reported);
     assert_eq!(left(&store, &of, NOW), 2, "1 and 2 are counted, 5 reserved");
+    assert_eq!(commit(&store, &of, 3, 2, NOW).settled, Settled::Again, "it is remembered");
+    // Now there is no room for the id of a commit either, and only the owner knows.
+    let unknown = commit(&store, &of, 4, 1, NOW);
+    assert_eq!((unknown.settled, unknown.is_remembered), (Settled::Reported, false));
+    assert_eq!(left(&store, &of, NOW), 1);
+}
+
+#[test]
+fn a_commit_at_the_bound_of_reservations_counts_once_and_so_does_its_copy() {
+    let options = Options { keys_max: 40, on_full: OnFull::Refuse, shards: Some(1) };
+    let (store, replica) = (Store::new(options), Store::new(options));
+    let of = a_minute(1_000);
+    for id in 0..10 {
+        for store in [&store, &replica] {
+            assert!(is_reserved(&reserve(store, &of, id, 1, NOW)));
+        }
+    }
+    for store in [&store, &replica] {
+        assert!(!is_reserved(&reserve(store, &of, 10, 1, NOW)));
+    }
+    for settled in [Settled::Reported, Settled::Again, Settled::Again] {
+        let commit = commit(&store, &of, 11, 10, NOW);
+        assert_eq!((commit.settled, commit.is_remembered), (settled, true));
+    }
+    assert_eq!(left(&store, &of, NOW), 980);
+    for copy in all_of(&store, NOW) {
+        assert!(matches!(replica.merge(copy, NOW), MergeOutcome::Merged { .. }));
+    }
+    assert_eq!(commit(&replica, &of, 11, 10, NOW).settled, Settled::Again);
+}
+
+/// Reserves and commits 100 of a limit of 100, again and again, while counters have no room.
+#[test]
+fn what_is_reserved_in_a_full_store_is_decided_as_checks_are() {
+    let of = a_minute(100);
+    let others = (1..=4).map(|tag| Counter {
+        key: KeyHash { token: of[0].key.token, tag: of[0].key.tag ^ (tag << 40) },
+        quota: of[0].quota,
+    });
+    for (on_full, admitted) in [(OnFull::Share, 1), (OnFull::Refuse, 0)] {
+        let store = Store::new(Options { keys_max: 4, on_full, shards: Some(1) });
+        others.clone().for_each(|other| assert!(store.check(&[other], Hits::ONE, NOW)[0].allowed));
+        // With `share` it counts in a counter of all new keys.
+        let mut reserved = 0;
+        for id in 0..20 {
+            if is_reserved(&reserve(&store, &of, id, 100, NOW)) {
+                assert_eq!(commit(&store, &of, id, 100, NOW).settled, Settled::Committed);
+                reserved += 1;
+            }
+        }
+        assert_eq!(reserved, admitted, "{on_full:?}");
+        assert_eq!(left(&store, &of, NOW), 0);
+        assert_eq!(commit(&store, &of, 99, 0, NOW).verdicts[0].remaining, 0);
+        assert!(!store.check(&of, Hits::ONE, NOW)[0].allowed);
+    }
 }
 
 #[test]
@@ -245,6 +300,120 @@ fn a_reservation_grows_if_there_is_room_and_stays_as_it_is_otherwise() {
     assert_eq!(left(&store, &of, NOW), 10);
 }
 
+/// A reload adds a limit to a list, takes one away, or changes their order.
+#[test]
+fn a_commit_finds_its_reservation_by_other_limits_of_its_descriptor() {
+    let hour = (Algorithm::FixedWindow, 1_000, Span::from_secs(3_600));
+    let ten_minutes = (Algorithm::FixedWindow, 100, Span::from_secs(600));
+    let one = counters(&[ten_minutes]);
+    let two = counters(&[ten_minutes, hour]);
+    let turned = counters(&[hour, ten_minutes]);
+    for (before, after) in [(&one, &two), (&two, &one), (&two, &turned)] {
+        let store = empty_store();
+        assert!(is_reserved(&reserve(&store, before, 1, 60, NOW)));
+        let left_of_first = |of: &[Counter]| {
+            let minutes = |it: &&Counter| it.quota.window() == Span::from_secs(600);
+            left(&store, &[*of.iter().find(minutes).expect("there")], NOW)
+        };
+        assert_eq!(left_of_first(after), 40);
+        assert_eq!(commit(&store, after, 1, 30, NOW).settled, Settled::Committed);
+        assert_eq!(left_of_first(after), 70);
+        assert_eq!(commit(&store, before, 1, 30, NOW).settled, Settled::Again);
+        assert_eq!(left_of_first(before), 70);
+    }
+}
+
+#[test]
+fn what_is_reserved_is_not_kept_free_of_a_descriptor_that_is_begun_anew() {
+    let descriptor = KeyHasher::new([1; 16]).descriptor("d", &[Entry { key: "k", value: "v" }]);
+    let mut interventions = Interventions::default();
+    let mut before = a_minute(100);
+    let store = empty_store();
+    for id in 0..200 {
+        // What was reserved before that has ended.
+        let now = seconds(61 * id);
+        let id = u128::from(id);
+        assert!(is_reserved(&reserve(&store, &before, id, 60, now)));
+        assert!(store.check(&before, Hits::new(40), now)[0].allowed);
+        let anew = interventions.begin_anew(descriptor, now).counts_as();
+        let quota = before[0].quota;
+        let after = vec![Counter { key: anew.counter(&quota, Mode::Strict, Scope::Region), quota }];
+        assert_eq!(left(&store, &after, now), 100, "after {id} orders");
+        assert_eq!(commit(&store, &after, id, 10, now).settled, Settled::Reported);
+        assert_eq!(left(&store, &after, now), 90);
+        assert!(!store.check(&before, Hits::ONE, now)[0].allowed, "it is reserved of the former");
+        before = after;
+    }
+}
+
+#[test]
+fn what_a_refused_request_reserved_is_undone_unless_it_was_changed_since() {
+    let (store, of) = (empty_store(), a_minute(100));
+    let undo = |store: &Store, made: Made, now| {
+        store.undo_if(&of, (key(&of, 1), made), None, now, || true).expect("owned").settled
+    };
+    // Of nothing before: the id may be reserved anew.
+    let first = reserve(&store, &of, 1, 40, NOW).made.expect("it is new");
+    assert_eq!((first.amount, first.before), (40, 0));
+    assert_eq!(undo(&store, first, NOW), Settled::Committed);
+    assert_eq!(left(&store, &of, NOW), 100);
+    assert_eq!(undo(&store, first, NOW), Settled::Again);
+    assert!(is_reserved(&reserve(&store, &of, 1, 40, NOW)));
+    // Of less before, and a copy of it knows.
+    let replica = empty_store();
+    let grown = reserve(&store, &of, 1, 90, NOW).made.expect("it is more");
+    assert_eq!((grown.amount, grown.before), (90, 40));
+    copy_all(&store, &replica);
+    assert_eq!(undo(&store, grown, NOW), Settled::Committed);
+    copy_all(&store, &replica);
+    assert_eq!((left(&store, &of, NOW), left(&replica, &of, NOW)), (60, 60));
+    // A refused check may be cached elsewhere.
+    let grown = reserve(&store, &of, 1, 90, NOW).made.expect("it is more");
+    assert!(!store.check(&of, Hits::new(50), NOW)[0].allowed);
+    let undone = store.undo_if(&of, (key(&of, 1), grown), None, NOW, || true).expect("owned");
+    assert!(undone.frees);
+    // One that was changed since stays, and so does one that is settled.
+    let grown = reserve(&store, &of, 1, 50, NOW).made.expect("it is more");
+    assert!(is_reserved(&reserve(&store, &of, 1, 60, NOW)));
+    assert_eq!(undo(&store, grown, NOW), Settled::Again);
+    assert_eq!(left(&store, &of, NOW), 40);
+    assert_eq!(commit(&store, &of, 1, 30, NOW).settled, Settled::Committed);
+    assert_eq!(undo(&store, grown, NOW), Settled::Again);
+    assert_eq!(left(&store, &of, NOW), 70);
+}
+
+/// An owner that was cut off counted a commit alone, and so did the next owner another one.
+#[test]
+fn a_commit_that_no_replica_has_is_taken_back_when_the_key_is_lost() {
+    for algorithm in Algorithm::ALL {
+        let of = counters(&[(algorithm, 1_000, Span::from_secs(86_400))]);
+        let (former, next) = (empty_store(), empty_store());
+        assert!(is_reserved(&reserve(&former, &of, 1, 50, NOW)));
+        assert!(is_reserved(&reserve(&former, &of, 2, 50, NOW)));
+        copy_all(&former, &next);
+        let take_back = |id, settlement: &Settlement| {
+            let cost = Hits::new(50);
+            let commit = Commit { key: key(&of, id), cost, remembered: REMEMBERED };
+            let applied = settlement.applied.expect("it was applied");
+            former.take_back(&of, (&commit, applied), None, NOW);
+        };
+        let alone = commit(&former, &of, 1, 50, NOW);
+        let unknown = commit(&former, &of, 3, 50, NOW);
+        assert_eq!(commit(&former, &of, 1, 50, NOW).applied, None, "the first one has");
+        assert_eq!(commit(&next, &of, 2, 50, NOW).settled, Settled::Committed);
+        for _ in 0..2 {
+            take_back(1, &alone);
+            take_back(3, &unknown);
+        }
+        assert_eq!(left(&former, &of, NOW), 900, "both are reserved: {algorithm:?}");
+        copy_all(&former, &next);
+        // It is sent again.
+        assert_eq!(commit(&next, &of, 1, 50, NOW).settled, Settled::Committed);
+        assert_eq!(commit(&next, &of, 3, 50, NOW).settled, Settled::Reported);
+        assert_eq!(left(&next, &of, NOW), 850, "{algorithm:?}");
+    }
+}
+
 #[test]
 fn a_log_of_overruns_has_no_more_entries_than_its_limit() {
     let (store, of) = (empty_store(), counters(&[(Algorithm::SlidingWindowLog, 10, MINUTE)]));
@@ -300,6 +469,13 @@ fn all_of(store: &Store, now: Timestamp) -> Vec<StoredCounter> {
         from = store.scan(cursor, now, 100, |_| true, &mut all);
     }
     all
+}
+
+/// A replica gets all states.
+fn copy_all(from: &Store, to: &Store) {
+    for copy in all_of(from, NOW) {
+        to.merge(copy, NOW);
+    }
 }
 
 proptest! {

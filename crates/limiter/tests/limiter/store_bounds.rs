@@ -6,8 +6,8 @@ use tidegate_limiter::engine::{Retry, State, Verdict};
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::{
-    Counter, DescriptorHash, KeyHash, KeyHasher, MergeOutcome, OnFull, Options, ReservationId,
-    Store, StoredCounter,
+    Counter, DescriptorHash, KeyHash, KeyHasher, MergeOutcome, OnFull, Options, Store,
+    StoredCounter,
 };
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
@@ -327,6 +327,4 @@ fn keys_that_name_their_domain_keep_it_in_all_forms() {
     for other in [hash, hash.in_flight(), hash.begun_anew(START)] {
         assert_eq!(of(other), domain_of(counter.key));
     }
-    let reservation = KeyHash::of_reservation(&[counter], ReservationId(u128::MAX));
-    assert_eq!(domain_of(reservation), domain_of(counter.key));
 }
