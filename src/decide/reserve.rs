@@ -206,18 +206,16 @@ impl Reserve for Decider {
             let (Some(check), Some(answer)) = (plan, answer) else {
                 return no_limit(plan.as_ref());
             };
-            let (verdicts, source, made) = match answer {
-                Ok((Answer::Reserved(Reserved { verdicts, ttl, made }), source)) => {
+            let (verdicts, source, made) =
+                if let Ok((Answer::Reserved(Reserved { verdicts, ttl, made }), source)) = answer {
                     if is_within(verdicts) {
                         shortest = shortest.min(*ttl);
                     }
                     (verdicts.clone(), *source, *made)
-                }
-                _ => {
+                } else {
                     let (verdicts, source) = self.reserve_without_owner(check, now);
                     (verdicts, source, None)
-                }
-            };
+                };
             // A new one also if it is unconfirmed, or was answered too late. Of one that was there
             // before only what this request has changed.
             held.extend(part.as_ref().and_then(|part| match made {
