@@ -62,9 +62,6 @@ pub const TTL_DEFAULT: Span = Span::from_secs(60);
 /// How long a commit waits for an owner: longer than the ring takes to replace one that died, and
 /// less than a request may take.
 pub const COMMIT_PATIENCE: Duration = Duration::from_secs(4);
-/// Most refused requests of which a node goes on giving back what was reserved, if no owner answers
-/// in [`COMMIT_PATIENCE`]; that of others ends at its time to live.
-pub(super) const RELEASES_WAITING_MAX: usize = 1_024;
 /// How much longer a commit that no replica has confirmed is followed: longer than a lease.
 const UNCONFIRMED_MAX: Duration = Duration::from_secs(10);
 /// How long a replica is then asked each time.
@@ -751,8 +748,8 @@ fn status(check: &PlannedCheck, verdicts: Verdicts, source: VerdictSource) -> St
 }
 
 /// The id of each part: descriptors whose reservations are beside each other are reservations of
-/// their own. These are equal ones, also if one of them brings its limit along, and those that share
-/// a counter. Whatever limits they have, they have one token.
+/// their own. These are equal ones, also if one of them brings its limit along, and those that
+/// share a counter. Whatever limits they have, they have one token.
 fn ids_of_each(plans: &Plans, id: ReservationId) -> SmallVec<[ReservationId; 2]> {
     let token = |plan: &Option<PlannedCheck>| Some(plan.as_ref()?.key()?.token);
     let tokens: SmallVec<[Option<u64>; 2]> = plans.iter().map(token).collect();
