@@ -64,6 +64,9 @@ pub const TTL_DEFAULT: Span = Span::from_secs(60);
 pub const COMMIT_PATIENCE: Duration = Duration::from_secs(4);
 /// How much longer a commit that no replica has confirmed is followed: longer than a lease.
 const UNCONFIRMED_MAX: Duration = Duration::from_secs(10);
+/// How soon it is seen that the lease has ended under which it was counted: before another node may
+/// count.
+const LOSS_SEEN_WITHIN: Duration = Duration::from_millis(20);
 /// How long a replica is then asked each time.
 const COPIED_AGAIN: Duration = Duration::from_secs(1);
 /// The pauses before a call whose connection broke, or that found no owner, is sent again.
@@ -653,7 +656,11 @@ impl Decider {
     ) {
         let (mut told, ends) = (Some(told), Instant::now() + patience + UNCONFIRMED_MAX);
         loop {
-            let is_copied = self.is_copied(part, patience).await;
+            // At once when the lease ends: the key may come back before a replica has answered.
+            let is_copied = tokio::select! {
+                is_copied = self.is_copied(part, patience) => is_copied,
+                () = self.loses(part, tenure) => false,
+            };
             let is_owner = self.tenure_of(part) == tenure;
             if !is_copied && !is_owner {
                 self.take_commit_back(part, applied);
@@ -676,6 +683,13 @@ impl Decider {
             let commit = store::Commit { key: part.key, cost, remembered };
             let (me, now) = (self.as_writer(&part.limits), node.clock.now());
             node.store.take_back(&part.limits.counters, (&commit, applied), me, now);
+        }
+    }
+
+    /// Waits until this node has lost the key.
+    async fn loses(&self, part: &Part, tenure: Option<Tenure>) {
+        while self.tenure_of(part) == tenure {
+            sleep(LOSS_SEEN_WITHIN).await;
         }
     }
 
