@@ -42,8 +42,6 @@ use super::outcome::{Decided, Forwarded, NoVerdict};
 use super::overshoot::Overshoot;
 use super::plan::{PlannedCheck, Planner};
 use super::refused_keys::RefusedKeys;
-use super::reserve::RELEASES_WAITING_MAX;
-use super::traced;
 use crate::config::Envoy;
 use crate::traces::Traces;
 
@@ -101,6 +99,9 @@ pub struct Peers {
 
 /// Refunds that wait at an owner until granted hits are accounted for.
 pub(super) const REFUNDS_WAITING_MAX: usize = 1_024;
+/// Most refused requests of which a node goes on giving back what was reserved, if no owner answers
+/// within seconds; that of others ends at its time to live.
+const RELEASES_WAITING_MAX: usize = 1_024;
 
 /// The handle of the decision path; cheap to clone.
 #[derive(Clone, Debug)]

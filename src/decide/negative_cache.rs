@@ -242,8 +242,8 @@ fn is_window(counters: &[Counter], verdicts: &[Verdict]) -> bool {
     verdicts.iter().any(|verdict| !verdict.allowed) && refusing.all(is_fixed)
 }
 
-/// Whether the window refuses whatever comes until it ends. Not if it refuses `hits` because of what
-/// is reserved: that may end earlier, and fewer hits may pass.
+/// Whether the window refuses whatever comes until it ends. Not if it refuses `hits` because of
+/// what is reserved: that may end earlier, and fewer hits may pass.
 fn lasts_as_long_as_its_window(verdict: &Verdict, hits: Hits) -> bool {
     verdict.remaining == 0
         && match verdict.retry {

@@ -62,11 +62,11 @@ pub const TTL_DEFAULT: Span = Span::from_secs(60);
 /// How long a commit waits for an owner: longer than the ring takes to replace one that died, and
 /// less than a request may take.
 pub const COMMIT_PATIENCE: Duration = Duration::from_secs(4);
-/// Most refused requests of which a node goes on giving back what was reserved, if no owner answers
-/// in [`COMMIT_PATIENCE`]; that of others ends at its time to live.
-pub(super) const RELEASES_WAITING_MAX: usize = 1_024;
 /// How much longer a commit that no replica has confirmed is followed: longer than a lease.
 const UNCONFIRMED_MAX: Duration = Duration::from_secs(10);
+/// How soon it is seen that the lease has ended under which it was counted: before another node may
+/// count.
+const LOSS_SEEN_WITHIN: Duration = Duration::from_millis(20);
 /// How long a replica is then asked each time.
 const COPIED_AGAIN: Duration = Duration::from_secs(1);
 /// The pauses before a call whose connection broke, or that found no owner, is sent again.
@@ -654,7 +654,11 @@ impl Decider {
     ) {
         let (mut told, ends) = (Some(told), Instant::now() + patience + UNCONFIRMED_MAX);
         loop {
-            let is_copied = self.is_copied(part, patience).await;
+            // At once when the lease ends: the key may come back before a replica has answered.
+            let is_copied = tokio::select! {
+                is_copied = self.is_copied(part, patience) => is_copied,
+                () = self.loses(part, tenure) => false,
+            };
             let is_owner = self.tenure_of(part) == tenure;
             if !is_copied && !is_owner {
                 self.take_commit_back(part, applied);
@@ -677,6 +681,13 @@ impl Decider {
             let commit = store::Commit { key: part.key, cost, remembered };
             let (me, now) = (self.as_writer(&part.limits), node.clock.now());
             node.store.take_back(&part.limits.counters, (&commit, applied), me, now);
+        }
+    }
+
+    /// Waits until this node has lost the key.
+    async fn loses(&self, part: &Part, tenure: Option<Tenure>) {
+        while self.tenure_of(part) == tenure {
+            sleep(LOSS_SEEN_WITHIN).await;
         }
     }
 
@@ -749,8 +760,8 @@ fn status(check: &PlannedCheck, verdicts: Verdicts, source: VerdictSource) -> St
 }
 
 /// The id of each part: descriptors whose reservations are beside each other are reservations of
-/// their own. These are equal ones, also if one of them brings its limit along, and those that share
-/// a counter. Whatever limits they have, they have one token.
+/// their own. These are equal ones, also if one of them brings its limit along, and those that
+/// share a counter. Whatever limits they have, they have one token.
 fn ids_of_each(plans: &Plans, id: ReservationId) -> SmallVec<[ReservationId; 2]> {
     let token = |plan: &Option<PlannedCheck>| Some(plan.as_ref()?.key()?.token);
     let tokens: SmallVec<[Option<u64>; 2]> = plans.iter().map(token).collect();

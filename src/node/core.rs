@@ -579,8 +579,8 @@ fn replicator(config: &Config, local: &LocalNode, mesh: Arc<Mesh>) -> Arc<Replic
         replicas: usize::try_from(cluster.replicas).unwrap_or(usize::MAX),
         ahead_max: ahead_max(cluster.max_skew),
     };
-    let (topology, ownership) = (topology.clone(), ownership.clone());
-    Replicator::new(options, store.clone(), topology, ownership, clock.clone(), mesh)
+    let (topology, decides) = (topology.clone(), Arc::new(ownership.clone()));
+    Replicator::new(options, store.clone(), topology, decides, clock.clone(), mesh)
 }
 
 fn membership_options(

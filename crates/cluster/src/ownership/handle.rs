@@ -17,6 +17,7 @@ use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
 
 use crate::environment::Clock;
+use crate::replication::Decides;
 
 /// What this node may decide; cheap to clone.
 #[derive(Clone, Debug)]
@@ -169,6 +170,12 @@ impl Ownership {
     /// Now, by the clock of the lease.
     pub fn monotonic(&self) -> Monotonic {
         self.clock.monotonic()
+    }
+}
+
+impl Decides for Ownership {
+    fn decides(&self, scope: Scope, token: u64) -> bool {
+        Self::decides(self, scope, token)
     }
 }
 

@@ -34,5 +34,5 @@ mod targets;
 
 pub use digest::are_valid_digests;
 pub use receive::is_plausible;
-pub use replicator::{Counters, Options, ReceivedFrom, Replicator};
+pub use replicator::{Counters, Decides, Options, ReceivedFrom, Replicator};
 pub use send::awaits_confirm;

@@ -81,7 +81,7 @@ impl Replicator {
     /// counters beside it with those here would hide its cost, or what was counted here. So nothing
     /// of it is merged, and the reservation is there for the same commit at this node.
     fn keeps_free(&self, key: KeyHash, now: Timestamp) -> bool {
-        self.ownership.decides(key.scope(), key.token) && self.store.is_reserved(key, now)
+        self.decides.decides(key.scope(), key.token) && self.store.is_reserved(key, now)
     }
 
     /// **Bound:** one entry for each member of the view, and as many of former ones.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tidegate_limiter::policy::Scope;
 use tidegate_limiter::store::{Cursor, KeyHash, Store};
 use tidegate_limiter::units::{Monotonic, Span, Timestamp};
 use tidegate_ownership::identity::NodeId;
@@ -23,7 +24,6 @@ use super::targets::{Subscribers, Targets};
 use crate::changes::Changes;
 use crate::environment::Clock;
 use crate::mesh::{Mesh, Peer};
-use crate::ownership::Ownership;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -41,7 +41,7 @@ pub struct Replicator {
     pub(super) options: Options,
     pub(super) store: Arc<Store>,
     pub(super) topology: Arc<ArcSwap<Topology>>,
-    pub(super) ownership: Ownership,
+    pub(super) decides: Arc<dyn Decides>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) mesh: Arc<Mesh>,
     pub counters: Counters,
@@ -67,6 +67,11 @@ pub struct Replicator {
     pub(super) digests_due: Notify,
     /// The latest digest snapshot. Locked while one is taken, so that concurrent callers share it.
     pub(super) digest_snapshot: tokio::sync::Mutex<Option<Arc<DigestSnapshot>>>,
+}
+
+/// Which keys this node decides now: as their owner, under a lease.
+pub trait Decides: std::fmt::Debug + Send + Sync {
+    fn decides(&self, scope: Scope, token: u64) -> bool;
 }
 
 /// Statistics since the start, for the metrics.
@@ -111,7 +116,7 @@ impl Replicator {
         options: Options,
         store: Arc<Store>,
         topology: Arc<ArcSwap<Topology>>,
-        ownership: Ownership,
+        decides: Arc<dyn Decides>,
         clock: Arc<dyn Clock>,
         mesh: Arc<Mesh>,
     ) -> Arc<Self> {
@@ -124,7 +129,7 @@ impl Replicator {
             options,
             store,
             topology,
-            ownership,
+            decides,
             clock,
             mesh,
             counters: Counters::default(),
