@@ -42,6 +42,7 @@ use super::outcome::{Decided, Forwarded, NoVerdict};
 use super::overshoot::Overshoot;
 use super::plan::{PlannedCheck, Planner};
 use super::refused_keys::RefusedKeys;
+use super::traced;
 use crate::config::Envoy;
 use crate::traces::Traces;
 
