@@ -156,10 +156,17 @@ function showRings(of) {
   $("rings").replaceChildren(...rings);
 }
 
+// The starts of nodes whose counts are in the sums: one that reports for the first time brings all
+// that it has ever counted.
+function reporters(snapshot) {
+  const reported = snapshot.members.map((row) => row.reported).filter(Boolean);
+  return reported.map(({ node }) => `${node.id} ${node.generation}`).join();
+}
+
 function measure() {
   // Pictures that come early, because a member changed, are no base for rates.
   if (base && picture.unix_ms - base.unix_ms < 900) return;
-  if (base && picture.node === base.node) {
+  if (base && picture.node === base.node && reporters(picture) === reporters(base)) {
     const seconds = (picture.unix_ms - base.unix_ms) / 1000;
     const before = new Map(base.rules.map((rule) => [rule.rule, rule]));
     rates = new Map(picture.rules.map((rule) => {
