@@ -4,7 +4,7 @@
 pub(crate) const PREFIX: &str = "TIDEGATE_";
 
 /// Variables that are options of the command line, not keys of the configuration.
-pub(crate) const OPTION_VARIABLES: [&str; 9] = [
+pub(crate) const OPTION_VARIABLES: [&str; 10] = [
     "TIDEGATE_CONFIG",
     "TIDEGATE_LOG",
     "TIDEGATE_LOG_FORMAT",
@@ -14,6 +14,7 @@ pub(crate) const OPTION_VARIABLES: [&str; 9] = [
     "TIDEGATE_CLIENT_CERT",
     "TIDEGATE_CLIENT_KEY",
     "TIDEGATE_ADMIN_TOKEN_FILE",
+    "TIDEGATE_JOIN_TOKEN",
 ];
 
 /// Whether a variable sets a key or is mistyped, as opposed to one made by Kubernetes.

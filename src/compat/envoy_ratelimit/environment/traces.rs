@@ -8,6 +8,7 @@ use super::reader::Reader;
 use super::values;
 use crate::config::error::Error;
 
+const PROTOCOL: &str = "TRACING_EXPORTER_PROTOCOL";
 const ENDPOINT: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 const INSECURE: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_INSECURE", "OTEL_EXPORTER_OTLP_INSECURE"];
 const HEADERS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"];
@@ -23,10 +24,19 @@ pub(super) fn traces(reader: &mut Reader<'_>) -> Result<(), Error> {
         ("TRACING_SERVICE_NAME", "traces.service_name"),
         ("TRACING_SERVICE_NAMESPACE", "traces.service_namespace"),
         ("TRACING_SERVICE_INSTANCE_ID", "traces.service_instance_id"),
-        ("TRACING_EXPORTER_PROTOCOL", "traces.protocol"),
     ] {
         reader.set_text(name, key);
     }
+    let (name, key) = (PROTOCOL, "traces.protocol");
+    if !["http", "grpc"].contains(&reader.text(name)) {
+        return Err(Error::bad_variable(
+            name,
+            key,
+            "it is neither http nor grpc",
+            "use one of both",
+        ));
+    }
+    reader.set_text(name, key);
     let (name, key) = ("TRACING_SAMPLING_RATE", "traces.sampling_rate");
     let fix = "use a fraction, such as 0.1";
     let rate = reader.parsed(name, key, "is not a number", fix, values::ratio)?;
@@ -47,7 +57,7 @@ pub(super) fn traces(reader: &mut Reader<'_>) -> Result<(), Error> {
 /// Returns whether the receiver speaks TLS.
 fn endpoint(reader: &mut Reader<'_>) -> Result<bool, Error> {
     let name = either(reader, ENDPOINT);
-    let is_grpc = reader.text("TRACING_EXPORTER_PROTOCOL") == "grpc";
+    let is_grpc = reader.text(PROTOCOL) == "grpc";
     let is_insecure = reader.flag(either(reader, INSECURE))?;
     let text = match reader.given(name) {
         Some(text) if text.contains("://") => text.to_owned(),
