@@ -43,9 +43,10 @@ pub(crate) fn all(world: &mut World<'_>, scenario: &Scenario, guarantee: Guarant
     situations::record(&mut case);
 }
 
-/// Every store is within its key limit, with a quarter more for reservations.
+/// Every store is within its key limit, with half as much for reservations, ids of commits and
+/// copies of both.
 fn check_bounds(case: &mut Case<'_, '_>) {
-    let keys_max = case.scenario.keys_max + case.scenario.keys_max.div_ceil(4);
+    let keys_max = case.scenario.keys_max + 2 * case.scenario.keys_max.div_ceil(4);
     let stats: Vec<_> = case.world.processes().map(|process| process.core.store.stats()).collect();
     for stats in stats {
         let report = &mut case.world.report;
