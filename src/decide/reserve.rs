@@ -32,7 +32,7 @@ use tidegate_cluster::backoff::exponential;
 use tidegate_cluster::mesh::codec::RESERVATIONS;
 use tidegate_cluster::mesh::wire::{Call, CommitCall, End, Reply, ReserveCall};
 use tidegate_cluster::mesh::{CallError, StreamClass, running};
-use tidegate_cluster::ownership::Tenure;
+use tidegate_cluster::ownership::LeaseTerm;
 use tidegate_limiter::descriptor::Descriptor;
 use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::engine::reservation::{REMEMBERED, TTL_MAX};
@@ -163,7 +163,7 @@ pub(super) enum Answer {
 struct Decision {
     answer: Answer,
     /// `None` for a standalone node.
-    tenure: Option<Tenure>,
+    lease_term: Option<LeaseTerm>,
 }
 
 /// One descriptor's part of a request.
@@ -554,10 +554,10 @@ impl Decider {
     fn decide_part(&self, part: &Part, now: Timestamp) -> Option<Decision> {
         let Part { limits, key, asked } = part;
         let Shared { node, peers, .. } = &*self.shared;
-        let tenure = Cell::new(None);
+        let lease_term = Cell::new(None);
         let owns = || {
-            tenure.set(node.ownership.tenure(limits.scope, key.token));
-            peers.is_none() || tenure.get().is_some()
+            lease_term.set(node.ownership.lease_term(limits.scope, key.token));
+            peers.is_none() || lease_term.get().is_some()
         };
         let me = self.as_writer(limits);
         let counters = &limits.counters;
@@ -583,7 +583,7 @@ impl Decider {
                 self.settled(limits, undone)
             }
         };
-        Some(Decision { answer, tenure: tenure.get().filter(|_| peers.is_some()) })
+        Some(Decision { answer, lease_term: lease_term.get().filter(|_| peers.is_some()) })
     }
 
     /// As which actor this node counts eventual limits.
@@ -625,16 +625,16 @@ impl Decider {
         if part.limits.durability != Durability::Replicated || is_final {
             return None;
         }
-        let (decider, part, tenure) = (self.clone(), part.clone(), decision.tenure);
+        let (decider, part, lease_term) = (self.clone(), part.clone(), decision.lease_term);
         Some(async move {
             let (Some(applied), Ok(runtime)) = (applied, Handle::try_current()) else {
                 let is_copied = decider.is_copied(&part, patience).await;
-                return is_copied && decider.tenure_of(&part) == tenure;
+                return is_copied && decider.lease_term_of(&part) == lease_term;
             };
-            let (told, is_confirmed) = oneshot::channel();
+            let (confirm, is_confirmed) = oneshot::channel();
             // It goes on when the client has gone.
             runtime.spawn(async move {
-                decider.copy_commit(&part, applied, tenure, (patience, told)).await;
+                decider.copy_commit(&part, applied, lease_term, (patience, confirm)).await;
             });
             is_confirmed.await.unwrap_or(false)
         })
@@ -649,23 +649,23 @@ impl Decider {
         &self,
         part: &Part,
         applied: Applied,
-        tenure: Option<Tenure>,
-        (mut patience, told): (Duration, oneshot::Sender<bool>),
+        lease_term: Option<LeaseTerm>,
+        (mut patience, confirm): (Duration, oneshot::Sender<bool>),
     ) {
-        let (mut told, ends) = (Some(told), Instant::now() + patience + UNCONFIRMED_MAX);
+        let (mut confirm, ends) = (Some(confirm), Instant::now() + patience + UNCONFIRMED_MAX);
         loop {
             // At once when the lease ends: the key may come back before a replica has answered.
             let is_copied = tokio::select! {
                 is_copied = self.is_copied(part, patience) => is_copied,
-                () = self.loses(part, tenure) => false,
+                () = self.loses(part, lease_term) => false,
             };
-            let is_owner = self.tenure_of(part) == tenure;
+            let is_owner = self.lease_term_of(part) == lease_term;
             if !is_copied && !is_owner {
                 self.take_commit_back(part, applied);
             }
-            if let Some(told) = told.take() {
+            if let Some(confirm) = confirm.take() {
                 // The client may have gone.
-                let _ = told.send(is_copied && is_owner);
+                let _ = confirm.send(is_copied && is_owner);
             }
             if is_copied || !is_owner || Instant::now() >= ends {
                 return;
@@ -685,14 +685,14 @@ impl Decider {
     }
 
     /// Waits until this node has lost the key.
-    async fn loses(&self, part: &Part, tenure: Option<Tenure>) {
-        while self.tenure_of(part) == tenure {
+    async fn loses(&self, part: &Part, lease_term: Option<LeaseTerm>) {
+        while self.lease_term_of(part) == lease_term {
             sleep(LOSS_SEEN_WITHIN).await;
         }
     }
 
-    fn tenure_of(&self, part: &Part) -> Option<Tenure> {
-        self.shared.node.ownership.tenure(part.limits.scope, part.key.token)
+    fn lease_term_of(&self, part: &Part) -> Option<LeaseTerm> {
+        self.shared.node.ownership.lease_term(part.limits.scope, part.key.token)
     }
 
     async fn is_copied(&self, part: &Part, patience: Duration) -> bool {

@@ -13,7 +13,7 @@ use tidegate_cluster::mesh::Mesh;
 use tidegate_cluster::pki::{
     self, BACKDATED, Bearer, JoinToken, SignError, Signer, TOKEN_SECRET_BYTES, Validity,
 };
-use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_limiter::units::Span;
 
 use super::tokens::{Digest, Refused as TokenRefused, TOKENS_MAX, Tokens};
 use super::{Enrolled, JoinRequest};
@@ -80,11 +80,7 @@ impl Issuer {
     ///
     /// The signer may not sign for that node, there are too many tokens, or the system has no
     /// randomness.
-    pub fn make_token(
-        &self,
-        bearer: Bearer<'_>,
-        ttl: Span,
-    ) -> Result<(JoinToken, Timestamp), Refused> {
+    pub fn make_token(&self, bearer: Bearer<'_>, ttl: Span) -> Result<JoinToken, Refused> {
         // A token that cannot be used is found out here, and not on the new machine.
         let trial = pki::NewKey::generate().and_then(|key| key.request());
         let trial = trial.map_err(|error| Refused::Here(error.to_string()))?;
@@ -92,8 +88,7 @@ impl Issuer {
         let mut secret = [0; TOKEN_SECRET_BYTES];
         self.entropy.fill(&mut secret).map_err(|error| Refused::Here(error.to_string()))?;
         let now = self.clock.system();
-        let until = now.plus(ttl);
-        if !self.tokens.lock().add(sha256(&secret), bearer, until, now) {
+        if !self.tokens.lock().add(sha256(&secret), bearer, now.plus(ttl), now) {
             return Err(Refused::Here(format!(
                 "{TOKENS_MAX} tokens wait to be used; wait until some have expired"
             )));
@@ -102,8 +97,7 @@ impl Issuer {
         let authority = identity.authority(now).ok_or_else(|| {
             Refused::Here("no authority in tls.ca vouches for this node now".to_owned())
         })?;
-        let token = JoinToken { pin: pki::pin(authority), secret, signer: identity.node.clone() };
-        Ok((token, until))
+        Ok(JoinToken { pin: pki::pin(authority), secret, signer: identity.node.clone() })
     }
 
     /// Signs for a new node.

@@ -30,7 +30,7 @@ impl Certificates for View {
                 issuer.make_token(Bearer { node: &of_node, region: &of_region, role }, ttl)
             });
             let made = made.await.map_err(|error| Refusal::Conflict(error.to_string()))?;
-            let (token, _) = made.map_err(|error| Refusal::Conflict(error.to_string()))?;
+            let token = made.map_err(|error| Refusal::Conflict(error.to_string()))?;
             let (name, role) = (&*node, role.name());
             tracing::info!(target: AUDIT, node = name, %region, role, %ttl, "made a token to join");
             let (token, role) = (token.to_string(), role.to_owned());

@@ -46,7 +46,7 @@ struct Interruptions {
 /// That a node decides a key: the same as long as no lease was interrupted, in which time no other
 /// node has decided it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tenure(Interruptions);
+pub struct LeaseTerm(Interruptions);
 
 /// When leases end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,14 +91,14 @@ impl Ownership {
         self.decides_by(&self.right.load(), scope, token)
     }
 
-    /// As [`Ownership::decides`], to be compared later: what was decided under one tenure, and is
+    /// As [`Ownership::decides`], to be compared later: what was decided under one term, and is
     /// confirmed under it, no other node has decided meanwhile.
-    pub fn tenure(&self, scope: Scope, token: u64) -> Option<Tenure> {
+    pub fn lease_term(&self, scope: Scope, token: u64) -> Option<LeaseTerm> {
         let right = self.right.load();
         let Interruptions { own, region } = right.interruptions;
         let region = if scope == Scope::Global { region } else { 0 };
-        let tenure = Tenure(Interruptions { own, region });
-        self.decides_by(&right, scope, token).then_some(tenure)
+        let lease_term = LeaseTerm(Interruptions { own, region });
+        self.decides_by(&right, scope, token).then_some(lease_term)
     }
 
     fn decides_by(&self, right: &RingRight, scope: Scope, token: u64) -> bool {
@@ -237,25 +237,26 @@ mod tests {
     }
 
     #[test]
-    fn a_tenure_ends_when_its_lease_was_interrupted() {
+    fn a_lease_term_ends_when_its_lease_was_interrupted() {
         let ownership = Ownership::standalone(Arc::new(Stopped));
-        let tenures = || [Scope::Region, Scope::Global].map(|scope| ownership.tenure(scope, 7));
+        let lease_terms =
+            || [Scope::Region, Scope::Global].map(|scope| ownership.lease_term(scope, 7));
         let (later, never, over) = (Monotonic::from_nanos(9), Monotonic::NEVER, Monotonic::START);
-        let before = tenures();
+        let before = lease_terms();
         assert!(before.iter().all(Option::is_some));
         ownership.renew(Leases { own: later, region: never });
         let ranges = OwnedRanges::clone(&ownership.owned_ranges());
         ownership.publish(Leases { own: never, region: never }, ranges.clone());
-        assert_eq!(tenures(), before, "a renewal in time and a change of ranges are none");
+        assert_eq!(lease_terms(), before, "a renewal in time and a change of ranges are none");
         ownership.renew(Leases { own: never, region: over });
-        assert_eq!(tenures(), [before[0], None]);
+        assert_eq!(lease_terms(), [before[0], None]);
         ownership.renew(Leases { own: never, region: never });
-        assert_eq!(tenures()[0], before[0]);
-        assert_ne!(tenures()[1], before[1]);
+        assert_eq!(lease_terms()[0], before[0]);
+        assert_ne!(lease_terms()[1], before[1]);
         ownership.renew(Leases { own: over, region: never });
-        assert_eq!(tenures(), [None, None]);
+        assert_eq!(lease_terms(), [None, None]);
         ownership.publish(Leases { own: never, region: never }, ranges);
-        assert!(tenures()[0].is_some_and(|tenure| before[0] != Some(tenure)));
+        assert!(lease_terms()[0].is_some_and(|lease_term| before[0] != Some(lease_term)));
     }
 
     #[test]

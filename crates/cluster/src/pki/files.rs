@@ -80,20 +80,16 @@ pub fn issue(
     validity: Validity,
     overwrite: Overwrite,
 ) -> Result<IssuedFiles, Error> {
-    let Opened { authority, init } = open(dir)?;
+    let opened = open(dir)?;
+    let authority = &opened.authority;
     let issued = authority.issue(bearer, validity)?;
 
     let node = bearer.node;
     let files =
         IssuedFiles { cert: dir.join(format!("{node}.pem")), key: dir.join(format!("{node}.key")) };
-    // A key of another authority signs without an error, but every peer refuses the certificate.
     let ca_pem = authority.cert_pem();
     if !verify::is_issued_by(ca_pem, &issued.cert_pem, bearer, validity.not_before) {
-        return Err(Error::key_mismatch(
-            &dir.join(AUTHORITY_KEY),
-            &dir.join(AUTHORITY_CERT),
-            &init,
-        ));
+        return Err(opened.mismatch(dir));
     }
     files.write(&issued, overwrite)?;
     Ok(files)
@@ -111,16 +107,13 @@ pub fn issue_signer(
     validity: Validity,
     overwrite: Overwrite,
 ) -> Result<IssuedFiles, Error> {
-    let Opened { authority, init } = open(dir)?;
+    let opened = open(dir)?;
+    let authority = &opened.authority;
     let issued = authority.issue_signer(scope, validity)?;
     let now = validity.not_before;
     let above = verify::certificates(authority.cert_pem()).unwrap_or_default();
     if Signer::of(&issued.cert_pem, &issued.key_pem, &above, now).is_err() {
-        return Err(Error::key_mismatch(
-            &dir.join(AUTHORITY_KEY),
-            &dir.join(AUTHORITY_CERT),
-            &init,
-        ));
+        return Err(opened.mismatch(dir));
     }
     let files = IssuedFiles { cert: dir.join(SIGNER_CERT), key: dir.join(SIGNER_KEY) };
     files.write(&issued, overwrite)?;
@@ -157,6 +150,14 @@ fn open(dir: &Path) -> Result<Opened, Error> {
     let cert_pem = read_text(&dir.join(AUTHORITY_CERT), || init.clone())?;
     let key_pem = read_secret_text(&dir.join(AUTHORITY_KEY), || init.clone())?;
     Ok(Opened { authority: Authority::from_pem(&cert_pem, &key_pem)?, init })
+}
+
+impl Opened {
+    /// The key is not that of the certificate: it signs without an error, but every peer refuses
+    /// what it signed.
+    fn mismatch(&self, dir: &Path) -> Error {
+        Error::key_mismatch(&dir.join(AUTHORITY_KEY), &dir.join(AUTHORITY_CERT), &self.init)
+    }
 }
 
 impl IssuedFiles {

@@ -2,8 +2,8 @@
 //!
 //! A revocation names a node and a time. Every node refuses certificates of that node that begin
 //! until then, and closes connections that use one; a certificate that begins later is accepted, so
-//! the node may join again under its name. A node that nobody connects to keeps no lease, is
-//! evicted from the cluster map, and its keys move, as after a crash.
+//! the node may join again under its name. A node without connections loses its lease
+//! and is evicted from the cluster map, and its keys move, as after a crash.
 //!
 //! ```text
 //! refused(cert) = ∃ (node, at):  cert names node  ∧  cert begins ≤ at
@@ -16,8 +16,8 @@
 //! [`revocations`](crate::revocations). It needs no majority, and what a node knows it keeps on its
 //! disk.
 //!
-//! **Bound.** The latest [`REVOCATIONS_MAX`] are kept; the log says when one is forgotten. Whoever
-//! comes near it replaces the authority instead, which refuses everything that it signed.
+//! **Bound.** The latest [`REVOCATIONS_MAX`] are kept; the log says when one is forgotten. Near
+//! the bound, replace the authority instead: then everything that it signed is refused.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(revocations.issued_after("n4"), Some(Timestamp::from_secs(101)));
         assert_eq!(revocations.issued_after("n5"), None);
         let garbage = CertificateDer::from(vec![0; 40]);
-        assert_eq!(revocations.refuse(&garbage), None, "it names nobody");
+        assert_eq!(revocations.refuse(&garbage), None, "it names no node");
     }
 
     #[test]

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! *Example*: with `--region eu --role edge` it permits `mesh.tidegate`, `node.tidegate`,
-//! `eu.region.tidegate` and `edge.role.tidegate`. Whoever steals it can add edges in `eu`, until it
-//! expires; a certificate of a core that it signs is refused by every node.
+//! `eu.region.tidegate` and `edge.role.tidegate`. If it is stolen, the thief can add edges in
+//! `eu` until it expires; a certificate of a core that it signs is refused by every node.
 //!
 //! Nodes need only `ca.pem`: each sends the signer's certificate with its own.
 
@@ -252,7 +252,7 @@ mod tests {
         assert!(cluster.verify(&chain, days(31).not_after).is_err());
         assert_eq!(verify_core(first, others, &cluster.authority, "n4", NOW), Ok(()));
         assert!(verify_core(first, others, &cluster.authority, "n5", NOW).is_err());
-        // Without the signer's certificate nobody knows who signed.
+        // Without the signer's certificate there is no chain to the authority.
         assert!(cluster.verify(&chain[..1].to_vec(), NOW).is_err());
     }
 
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    /// Whoever has a signer's key can sign anything; verifiers refuse it.
+    /// A signer's key can sign anything; verifiers refuse it.
     #[test]
     fn what_a_stolen_signer_signs_beyond_its_names_is_refused() {
         let cluster = Cluster::new(Scope { region: Some("eu"), role: Some(Role::Edge) });
