@@ -12,12 +12,12 @@ use tidegate_cluster::environment::Clock;
 use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::interventions::Interventions;
 use tidegate_cluster::mesh::Mesh;
-use tidegate_cluster::ownership::Ownership;
+use tidegate_cluster::ownership::{LeaseTerm, Ownership};
 use tidegate_cluster::pki::Role;
 use tidegate_cluster::replication::Replicator;
 use tidegate_cluster::sync::Synchroniser;
 use tidegate_limiter::descriptor::Descriptor;
-use tidegate_limiter::policy::{Mode, Scope};
+use tidegate_limiter::policy::{Durability, Mode, Scope};
 use tidegate_limiter::store::{KeyHash, KeyHasher, LocalActor, Store, Verdicts};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::route::Topology;
@@ -198,8 +198,8 @@ pub struct ReservationCounters {
 /// The state of a check after everything that this node can do alone.
 enum Step {
     Done(Decided),
-    /// Decided and counted here; a replica has to confirm the count.
-    Confirm(Verdicts),
+    /// Decided and counted here, under this term; a replica has to confirm the count.
+    Confirm(Verdicts, Option<LeaseTerm>),
     /// Another node owns the key. Of a refund these hits are left; otherwise all of the check.
     Forward(Hits),
     /// Regions share the limit, and not all shares have been asked.
@@ -374,6 +374,9 @@ impl Decider {
             Some(Begun::Open(divided)) => return Step::Divided(divided),
             None => {}
         }
+        let lease_term = (rule.durability == Durability::Replicated)
+            .then(|| self.lease_term(counters, rule.scope))
+            .flatten();
         let owned = if rule.mode == Mode::Leased && self.shared.peers.is_some() {
             let limits = check.limits();
             if let Some((verdicts, source)) = self.decide_if_granted(&limits, hits, now) {
@@ -395,7 +398,7 @@ impl Decider {
         if let Some(verdicts) = owned {
             self.announce_refund(rule.scope, counters, hits);
             if self.needs_replica(rule.durability, hits, &verdicts) {
-                return Step::Confirm(verdicts);
+                return Step::Confirm(verdicts, lease_term);
             }
             return Step::Done(self.counted(verdicts, VerdictSource::Local));
         }
@@ -415,9 +418,10 @@ impl Decider {
     ) -> Decided {
         let decided = match step {
             Step::Done(decided) => return decided,
-            Step::Confirm(verdicts) => {
+            Step::Confirm(verdicts, lease_term) => {
                 let deadline = self.deadline(check.rule.scope);
-                let is_confirmed = self.is_confirmed(&check.counters, hits, deadline).await;
+                let decided = (&check.counters[..], check.rule.scope, lease_term);
+                let is_confirmed = self.is_confirmed(decided, hits, deadline).await;
                 let local = (verdicts, VerdictSource::Local);
                 is_confirmed.then_some(local).ok_or(NoVerdict::Unconfirmed)
             }

@@ -16,10 +16,11 @@
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
+use tidegate_cluster::ownership::LeaseTerm;
 use tidegate_limiter::engine::ActorId;
 use tidegate_limiter::store::Verdicts;
 
-/// Entries of all senders together; about 100 bytes each.
+/// Entries of all senders together; about 130 bytes each.
 const ENTRIES_MAX: usize = 65_536;
 const SETS: usize = ENTRIES_MAX / WAYS;
 const WAYS: usize = 8;
@@ -36,10 +37,14 @@ pub(super) struct DedupCache {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Once {
     /// Decided now.
-    First(Verdicts),
+    First(Decided),
     /// Decided before, and not counted again.
-    Again(Verdicts),
+    Again(Decided),
 }
+
+/// Verdicts, and the term of the lease under which they were decided: one that is repeated under
+/// another term is confirmed no more.
+pub(super) type Decided = (Verdicts, Option<LeaseTerm>);
 
 /// At most [`WAYS`], the oldest first.
 type Set = VecDeque<Entry>;
@@ -48,7 +53,7 @@ type Set = VecDeque<Entry>;
 struct Entry {
     sender: ActorId,
     id: u64,
-    verdicts: Verdicts,
+    decided: Decided,
 }
 
 impl DedupCache {
@@ -60,17 +65,17 @@ impl DedupCache {
         &self,
         sender: ActorId,
         id: u64,
-        decide: impl FnOnce() -> Option<Verdicts>,
+        decide: impl FnOnce() -> Option<Decided>,
     ) -> Option<Once> {
         let mut set = self.set(sender, id).lock();
         let same = |entry: &&Entry| entry.id == id && entry.sender == sender;
         if let Some(entry) = set.iter().find(same) {
-            return Some(Once::Again(entry.verdicts.clone()));
+            return Some(Once::Again(entry.decided.clone()));
         }
-        let verdicts = decide()?;
+        let decided = decide()?;
         make_room(&mut set);
-        set.push_back(Entry { sender, id, verdicts: verdicts.clone() });
-        Some(Once::First(verdicts))
+        set.push_back(Entry { sender, id, decided: decided.clone() });
+        Some(Once::First(decided))
     }
 
     fn set(&self, sender: ActorId, id: u64) -> &Mutex<Set> {
@@ -82,10 +87,10 @@ impl DedupCache {
 
 /// Evicts what one more entry leaves no room for.
 fn make_room(set: &mut Set) {
-    let mut verdicts: usize = set.iter().map(|entry| entry.verdicts.len()).sum();
+    let mut verdicts: usize = set.iter().map(|entry| entry.decided.0.len()).sum();
     while set.len() >= WAYS || verdicts > VERDICTS_MAX {
         let Some(oldest) = set.pop_front() else { return };
-        verdicts -= oldest.verdicts.len();
+        verdicts -= oldest.decided.0.len();
     }
 }
 
@@ -122,8 +127,8 @@ mod tests {
 
     const SENDER: ActorId = ActorId::new(0x1234_5678_9abc_def0);
 
-    fn verdicts(remaining: u32) -> Verdicts {
-        smallvec::smallvec![Verdict {
+    fn verdicts(remaining: u32) -> Decided {
+        let verdicts = smallvec::smallvec![Verdict {
             allowed: true,
             limit: 10,
             remaining,
@@ -131,7 +136,8 @@ mod tests {
             retry: Retry::Now,
             delay: Span::ZERO,
             excess: 0,
-        }]
+        }];
+        (verdicts, None)
     }
 
     #[test]
@@ -177,7 +183,8 @@ mod tests {
     #[test]
     fn the_verdicts_of_a_set_are_bounded_and_its_latest_are_kept() {
         let cache = DedupCache::default();
-        let call = |verdict: Verdicts| std::iter::repeat_n(verdict[0], 200).collect::<Verdicts>();
+        let call =
+            |(verdicts, term): Decided| (std::iter::repeat_n(verdicts[0], 200).collect(), term);
         // All of one set.
         let ids = (0..20).map(|n| n * SETS as u64);
         for id in ids.clone() {

@@ -197,8 +197,9 @@ impl PeerService {
             return ServiceReply::Ready(Reply::Expired);
         }
         let sender = (&from.id, from.generation);
-        let reply = self.noted(from, self.decider.decide_for_peer(sender, check, further, ask));
-        match self.decider.confirmation(sender, check, further, &reply) {
+        let (reply, lease_term) = self.decider.decide_for_peer(sender, check, further, ask);
+        let reply = self.noted(from, reply);
+        match self.decider.confirmation(sender, check, further, (&reply, lease_term)) {
             Some(confirmed) => ServiceReply::Deferred(Box::pin(confirmed)),
             None => ServiceReply::Ready(reply),
         }

@@ -7,12 +7,13 @@ use tidegate::config::Config;
 use tidegate::decide::VerdictSource;
 use tidegate::node::GivenUp;
 use tidegate_cluster::mesh::StreamClass;
-use tidegate_cluster::mesh::wire::{Call, Digest, Reply, STATE_ENTRIES_MAX, StateEntry};
+use tidegate_cluster::mesh::wire::{Call, Check, Digest, Reply, STATE_ENTRIES_MAX, StateEntry};
+use tidegate_cluster::ownership::{LeaseTerm, Leases};
 use tidegate_cluster::replication::Replicator;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::State;
 use tidegate_limiter::engine::reservation::REMEMBERED;
-use tidegate_limiter::policy::Scope;
+use tidegate_limiter::policy::{Durability, Scope};
 use tidegate_limiter::store::{Cursor, KeyHash, MergeOutcome, StoredCounter};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::HandoffReply;
@@ -23,6 +24,8 @@ use tidegate_testkit::in_process::{Node, NodeOptions, cluster, settled};
 use tidegate_testkit::relay::{Link, Relay};
 use tidegate_testkit::wait::eventually;
 use tokio::time::Instant;
+
+use super::forwarding::bench::check;
 
 const RULES: &str = "
 domain: test
@@ -147,6 +150,53 @@ async fn nothing_is_confirmed_by_a_replica_that_is_cut_off_and_it_catches_up() {
     assert_eq!(held(&b, "plain", &values[1]), None);
     relay.link.cut(false);
     eventually("it gets the copy", TIMEOUT, || held(&b, "plain", &values[1]).is_some()).await;
+}
+
+/// Another node may have decided meanwhile; of its counts and these the larger one hides the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_confirms_no_hit_of_an_owner_that_lost_its_lease_after_it() {
+    fn patient(config: &mut Config) {
+        slow_stream(config);
+        config.cluster.deadline = Span::from_secs(20);
+        // The cut of the link below is no reason to evict.
+        config.cluster.down_after = Span::from_secs(60);
+    }
+    let (a, b, relay) = behind_a_relay(patient).await;
+    let (decider, ownership) = (&a.core.decider, &a.core.ownership);
+    let values = owned_by(&a, "durable", 2);
+    let from = (&id_of(&b), b.core.incarnation.generation());
+    let forwarded = Check {
+        durability: Durability::Replicated,
+        ..check(&a, 1 << 40, "durable", &values[0], 1)
+    };
+    let reply_of = async |(reply, lease_term): (Reply, Option<LeaseTerm>)| {
+        let confirmed = decider.confirmation(from, &forwarded, &[], (&reply, lease_term));
+        confirmed.expect("it waits for a replica").await
+    };
+    relay.link.cut(true);
+    let interrupted = decider.decide_for_peer(from, &forwarded, &[], None);
+    let of_a_client = a.check("durable", &values[1]);
+    let lease_term = || ownership.lease_term(Scope::Region, token(&a, "durable", &values[0]));
+    let before = lease_term();
+    let cut = async {
+        // It is renewed at once: this node is the only voter.
+        eventually("the lease ends, and begins anew", TIMEOUT, || {
+            let is_another = lease_term().is_some() && lease_term() != before;
+            if !is_another {
+                ownership.renew(Leases::default());
+            }
+            is_another
+        })
+        .await;
+        relay.link.cut(false);
+    };
+    let (of_a_client, ()) = tokio::join!(of_a_client, cut);
+    assert_eq!(of_a_client.statuses[0].source, VerdictSource::Fallback);
+    assert_eq!(reply_of(interrupted).await, Reply::Unconfirmed);
+    let repeated = decider.decide_for_peer(from, &forwarded, &[], None);
+    assert_eq!(reply_of(repeated).await, Reply::Unconfirmed, "decided under the lease before");
+    let anew = a.check("durable", &values[1]).await;
+    assert_eq!(anew.statuses[0].source, VerdictSource::Local);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

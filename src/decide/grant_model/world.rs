@@ -445,7 +445,7 @@ impl World {
                 Some(Charged { result: verdicts, is_refused: false, granted, refunded })
             })?;
             granted = made.granted;
-            Some(made.result)
+            Some((made.result, None))
         };
         if self.setting.without == Some(Rule::GrantedOnce) {
             decide();
