@@ -1,7 +1,7 @@
 //! Configuration errors. Every message is one line: where, what, and the fix.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 use super::text::{one_line, variable};
@@ -146,5 +146,18 @@ impl UserError {
             _ => (error.to_string(), format!("set {variable} to an address that can be bound")),
         };
         Self::new(format!("{key} {addr}: {problem}"), fix)
+    }
+
+    /// The Unix socket of a listener cannot be made.
+    pub fn cannot_listen_at(key: &str, path: &Path, error: &io::Error) -> Self {
+        let variable = variable(key);
+        let (problem, fix) = match error.kind() {
+            io::ErrorKind::AddrInUse => (
+                "another process listens on it, or it is a file".to_owned(),
+                format!("stop the other process or set {variable}"),
+            ),
+            _ => (error.to_string(), format!("set {variable} to a path that can be written")),
+        };
+        Self::new(format!("{key} {}: {problem}", path.display()), fix)
     }
 }

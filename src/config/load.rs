@@ -124,7 +124,7 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
     let (http, grpc) = (&mut config.http, &mut config.grpc);
     let (resp, admin) = (&mut config.resp, &mut config.admin);
     let access_log = proxy.access_log.as_mut().filter(|path| *path != Path::new("-"));
-    let paths: [(&str, Option<&mut PathBuf>); 30] = [
+    let paths: [(&str, Option<&mut PathBuf>); 31] = [
         ("node.data_dir", config.node.data_dir.as_mut()),
         ("rules.path", Some(&mut config.rules.path)),
         ("tls.ca", tls.ca.as_mut()),
@@ -138,6 +138,7 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
         ("http.tls_cert", http.tls_cert.as_mut()),
         ("http.tls_key", http.tls_key.as_mut()),
         ("http.client_ca", http.client_ca.as_mut()),
+        ("grpc.socket", grpc.socket.as_mut()),
         ("grpc.tls_cert", grpc.tls_cert.as_mut()),
         ("grpc.tls_key", grpc.tls_key.as_mut()),
         ("grpc.client_ca", grpc.client_ca.as_mut()),

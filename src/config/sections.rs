@@ -329,13 +329,28 @@ pub struct Http {
 }
 
 /// `[grpc]`: Envoy's rate limit service and `grpc.health.v1`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Grpc {
     /// `IP:PORT`.
     ///
     /// Default none: no listener. (Without a configuration file: `127.0.0.1:8081`.)
     pub listen: Option<SocketAddr>,
+    /// Path of a Unix socket for clients of this machine, besides `listen` or without it. A file
+    /// that no process listens on is replaced.
+    ///
+    /// Default none: no socket.
+    pub socket: Option<PathBuf>,
+    /// Age at which clients are asked to open another connection, give or take a tenth.
+    ///
+    /// Default 0: connections are not closed by age.
+    #[serde(deserialize_with = "duration")]
+    pub max_connection_age: Span,
+    /// Time for requests in flight on a connection that is too old.
+    ///
+    /// Default `1h`.
+    #[serde(deserialize_with = "duration")]
+    pub max_connection_age_grace: Span,
     /// Certificate chain of the listener (PEM), its own certificate first. Reloaded when the file
     /// changes.
     ///
@@ -670,6 +685,21 @@ impl Default for Global {
             failover: Failover::Auto,
             lease: Span::from_secs(5),
             down_after: Span::from_secs(10),
+        }
+    }
+}
+
+impl Default for Grpc {
+    fn default() -> Self {
+        Self {
+            listen: None,
+            socket: None,
+            max_connection_age: Span::ZERO,
+            max_connection_age_grace: Span::from_secs(3_600),
+            tls_cert: None,
+            tls_key: None,
+            client_ca: None,
+            client_san: None,
         }
     }
 }

@@ -14,7 +14,7 @@ use super::blocked_sources::{ALLOW_MAX, BlockedSources};
 use super::proxy::{AdaptiveConcurrency, Proxy, UPSTREAMS_MAX};
 use super::rules::{Envoy, Stats, TAGS_MAX, Xds};
 use super::sections::{
-    Admin, Cluster, Config, Limits, Node, Resp, Storage, THREADS_MAX, VotersFrom,
+    Admin, Cluster, Config, Grpc, Limits, Node, Resp, Storage, THREADS_MAX, VotersFrom,
 };
 use super::tls_files::TlsFiles;
 use super::traces::Traces;
@@ -302,12 +302,17 @@ fn listeners(config: &Config) -> Result<(), Invalid> {
         ("join.listen", config.join.listen),
     ];
     ensure(
-        listeners.iter().take(4).any(|(_, listen)| listen.is_some()),
+        listeners.iter().take(4).any(|(_, listen)| listen.is_some())
+            || config.grpc.socket.is_some(),
         "http.listen",
-        "none of http.listen, grpc.listen, resp.listen and proxy.listen is set, so the node would \
-         serve nothing",
+        "none of http.listen, grpc.listen, grpc.socket, resp.listen and proxy.listen is set, so \
+         the node would serve nothing",
         "set at least one, such as http.listen = \"127.0.0.1:8080\"",
     )?;
+    let Grpc { max_connection_age, max_connection_age_grace, .. } = config.grpc;
+    let year = secs(365 * 86_400);
+    within("grpc.max_connection_age", max_connection_age, Span::ZERO..=year)?;
+    within("grpc.max_connection_age_grace", max_connection_age_grace, Span::ZERO..=year)?;
     let mut taken = BTreeSet::new();
     for (key, listen) in listeners {
         // Port 0 is any free port, so two of them do not collide.

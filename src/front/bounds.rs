@@ -9,6 +9,7 @@
 //! | time for the client to take a response | 10 s | the connection is cut within 25 s; counted |
 //! | renderings of a status page that wait to be sent | 16 | the newest is sent once more |
 //! | time without a request | 75 s | the connection is closed; counted |
+//! | age of a gRPC connection | none | the client is asked to open another (GOAWAY) |
 //! | request body | 64 KiB | 413, `OUT_OF_RANGE` |
 //! | time for a body and a decision | 5 s | 408 or 503, `DEADLINE_EXCEEDED` |
 //! | streams of an HTTP/2 connection | 256 | further streams wait at the client |
@@ -81,11 +82,23 @@ pub struct Bounds {
     pub request_timeout: Duration,
     /// Time for the client to take a response; it may take twice as long, and a header timeout.
     pub send_timeout: Duration,
+    /// How old a connection may become; `None` is no bound.
+    pub max_age: Option<MaxAge>,
     /// How long requests in flight may take after a drain began.
     pub drain_timeout: Duration,
     /// Most requests in flight on one HTTP/2 connection.
     pub streams_max: u32,
     pub header_bytes_max: u32,
+}
+
+/// The age at which a client is asked to open another connection, so that long-lived ones find the
+/// nodes that a load balancer knows now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaxAge {
+    /// Give or take a tenth.
+    pub after: Duration,
+    /// How long requests in flight may take from then on; the connection is cut at the end.
+    pub grace: Duration,
 }
 
 /// Why a request is refused for its form. Nothing was counted for it.
@@ -186,6 +199,7 @@ impl From<&Config> for Bounds {
             idle_timeout: IDLE_TIMEOUT,
             request_timeout: REQUEST_TIMEOUT,
             send_timeout: SEND_TIMEOUT,
+            max_age: None,
             drain_timeout: limits.drain_timeout.to_std(),
             streams_max: STREAMS_MAX,
             header_bytes_max: HEADER_BYTES_MAX,

@@ -20,7 +20,6 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use ipnet::IpNet;
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
@@ -28,10 +27,11 @@ use tokio_util::io::InspectReader;
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, ServiceExt};
 
-use super::bounds::Bounds;
+use super::bounds::{Bounds, MaxAge};
 use super::framing::Framing;
 use super::lingering::Lingering;
 use super::proxy_protocol;
+use super::socket::Stream;
 use super::stats::ListenerStats;
 use super::timeouts::{InFlight, Next, Timeouts};
 use super::tls::Tls;
@@ -137,15 +137,21 @@ pub(super) struct Connection {
 /// What ends or changes a connection besides its own traffic.
 enum Event {
     Drain,
+    /// The connection is as old as it may become.
+    Aged,
+    /// The time for what is in flight at an aged connection is over.
+    Cut,
     /// The timeouts have to be checked.
     Check,
 }
 
 impl Connection {
     /// Serves until the peer closes the connection, a timeout ends it, or a drain has finished it.
-    pub(super) async fn run<S: HttpService>(mut self, mut stream: TcpStream, service: S) {
+    pub(super) async fn run<S: HttpService>(mut self, mut stream: Stream, service: S) {
         // Responses are small segments; waiting to fill them only adds latency.
-        let _ = stream.set_nodelay(true);
+        if let Either::Left(stream) = &stream {
+            let _ = stream.set_nodelay(true);
+        }
         if self.announced(&mut stream).await.is_none() {
             return;
         }
@@ -163,7 +169,7 @@ impl Connection {
 
     /// Reads the address of the client where a load balancer announces it; `None` if it should and
     /// does not.
-    async fn announced(&mut self, stream: &mut TcpStream) -> Option<()> {
+    async fn announced(&mut self, stream: &mut Stream) -> Option<()> {
         let Protocols::Proxy { announcers, .. } = &self.protocols else { return Some(()) };
         let from = self.peer.ip().to_canonical();
         if !announcers.iter().any(|network| network.contains(&from)) {
@@ -190,7 +196,7 @@ impl Connection {
     /// One type of stream, so that hyper is compiled once per service.
     async fn serve<S: HttpService>(
         &self,
-        stream: Either<TcpStream, Box<TlsStream<TcpStream>>>,
+        stream: Either<Stream, Box<TlsStream<Stream>>>,
         service: S,
     ) {
         // The connection is dropped by then: a tunnel must not wait for one that has failed.
@@ -202,7 +208,7 @@ impl Connection {
     /// Serves HTTP; returns what the connection has switched to.
     async fn serve_http<S: HttpService>(
         &self,
-        stream: Either<TcpStream, Box<TlsStream<TcpStream>>>,
+        stream: Either<Stream, Box<TlsStream<Stream>>>,
         service: S,
     ) -> Option<BoxFuture<'static, ()>> {
         let timeouts = Arc::new(Timeouts::new(&self.bounds, Instant::now()));
@@ -252,6 +258,11 @@ impl Connection {
         let check_at = |at| tokio::time::sleep_until(at).map(|()| Event::Check).boxed();
         events.push(self.drain.cancelled().map(|()| Event::Drain).boxed());
         events.push(check_at(Instant::now() + header_timeout.min(self.bounds.send_timeout)));
+        if let Some(MaxAge { after, .. }) = self.bounds.max_age {
+            // Spread, or connections that were opened together would be opened anew together.
+            let after = after.mul_f64(0.9 + 0.2 * fastrand::f64());
+            events.push(tokio::time::sleep(after).map(|()| Event::Aged).boxed());
+        }
         let mut is_closing = false;
         loop {
             let event = tokio::select! {
@@ -265,12 +276,20 @@ impl Connection {
             };
             let next = match event {
                 Event::Check => timeouts.check(Instant::now()),
-                Event::Drain if is_closing => continue,
+                Event::Drain | Event::Aged if is_closing => continue,
                 Event::Drain => {
                     is_closing = true;
                     shut_down(connection.as_mut());
                     continue;
                 }
+                Event::Aged => {
+                    is_closing = true;
+                    shut_down(connection.as_mut());
+                    let grace = self.bounds.max_age.map_or(Duration::ZERO, |age| age.grace);
+                    events.push(tokio::time::sleep(grace).map(|()| Event::Cut).boxed());
+                    continue;
+                }
+                Event::Cut => return false,
             };
             match next {
                 Next::Wait(until) => events.push(check_at(until)),
@@ -423,10 +442,10 @@ impl<D: Buf> Buf for InFlightData<D> {
 #[derive(Clone, Default)]
 struct Streams {
     /// Started, and not in the set yet.
-    started: Arc<Mutex<Vec<Stream>>>,
+    started: Arc<Mutex<Vec<RequestStream>>>,
 }
 
-type Stream = BoxFuture<'static, ()>;
+type RequestStream = BoxFuture<'static, ()>;
 
 impl<F> hyper::rt::Executor<F> for Streams
 where
@@ -448,7 +467,7 @@ impl Streams {
     fn poll<C: Future>(
         &self,
         connection: Pin<&mut C>,
-        pending: &mut FuturesUnordered<Stream>,
+        pending: &mut FuturesUnordered<RequestStream>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         if connection.poll(cx).is_ready() {

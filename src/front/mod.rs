@@ -18,6 +18,7 @@ pub mod render;
 pub mod resp;
 pub mod rls;
 pub mod serve;
+pub mod socket;
 pub mod stats;
 pub mod tls;
 pub mod traced;

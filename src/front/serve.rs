@@ -12,7 +12,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +19,7 @@ use super::address_bound::AddressBound;
 use super::bounds::Bounds;
 use super::connection::Connection;
 pub use super::connection::{Endless, HttpService, Peer, Protocols, Streamed, Tunnels};
+use super::socket::Listener;
 pub use super::stats::ListenerStats;
 
 /// Pause after an accept that failed for lack of file descriptors or memory.
@@ -29,13 +29,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 ///
 /// Dropping the future drops every connection at once, without a graceful shutdown.
 pub async fn serve<S: HttpService>(
-    listener: TcpListener,
+    listener: impl Into<Listener>,
     service: S,
     protocols: Protocols,
     bounds: &Bounds,
     stats: Arc<ListenerStats>,
     drain: CancellationToken,
 ) {
+    let listener = listener.into();
     let mut connections = JoinSet::new();
     let addresses = AddressBound::new(bounds);
     loop {

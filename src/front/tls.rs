@@ -19,7 +19,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{ServerConfig, WebPkiClientVerifier};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
@@ -114,13 +114,13 @@ impl Tls {
 
     /// The handshake of a connection; `None`, and counted, if it fails or takes longer than
     /// `timeout`.
-    pub async fn handshake(
+    pub async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
-        stream: TcpStream,
+        stream: S,
         peer: SocketAddr,
         timeout: Duration,
         stats: &ListenerStats,
-    ) -> Option<TlsStream<TcpStream>> {
+    ) -> Option<TlsStream<S>> {
         match tokio::time::timeout(timeout, self.accept(stream)).await {
             Err(_) => stats.slow.add(1),
             Ok(Err(error)) => {
@@ -132,14 +132,17 @@ impl Tls {
         None
     }
 
-    async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+    ) -> io::Result<TlsStream<S>> {
         let acceptor = TlsAcceptor::from(self.config.load_full());
         let stream = acceptor.accept(stream).await?;
         self.check_client(&stream)?;
         Ok(stream)
     }
 
-    fn check_client(&self, stream: &TlsStream<TcpStream>) -> io::Result<()> {
+    fn check_client<S>(&self, stream: &TlsStream<S>) -> io::Result<()> {
         let Some(san) = &self.client_san else { return Ok(()) };
         let presented = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let presented =

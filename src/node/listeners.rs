@@ -7,12 +7,12 @@
 
 use std::future::ready;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::get;
 use http::header::CONTENT_TYPE;
-use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -26,15 +26,16 @@ use super::probes::{NodeProbes, Stats};
 use crate::admin::{self, Access, DrainReport, WatchBlocked};
 use crate::compat::envoy_ratelimit::debug_port::{self, DebugPort};
 use crate::compat::envoy_ratelimit::statistics::{Source, prometheus};
-use crate::config::{Config, UserError};
+use crate::config::{Config, Grpc, UserError};
 use crate::enrolment;
-use crate::front::bounds::Bounds;
+use crate::front::bounds::{Bounds, MaxAge};
 use crate::front::http::{HttpListener, router};
 use crate::front::pages::Page;
 use crate::front::proxy::{self, AccessLog, Observers, ProxyListener, ServerTls};
 use crate::front::resp;
 use crate::front::rls::{self, RlsService};
 use crate::front::serve::{HttpService, ListenerStats, Protocols, serve};
+use crate::front::socket::{Listener as Listening, Socket};
 use crate::front::tls::Tls;
 use crate::front::traced::{Form, Traced};
 use crate::observe::metrics::Listener;
@@ -49,6 +50,7 @@ const RESP_FIX: &str = "raise the limits on threads and open files";
 pub(super) struct Listeners {
     http: Bound,
     grpc: Bound,
+    grpc_socket: Bound,
     resp: Bound,
     proxy: Bound,
     admin: Bound,
@@ -73,7 +75,9 @@ pub(super) struct ListenerTls {
 pub(super) struct Bound {
     /// The configuration key of the address.
     key: &'static str,
-    socket: Option<TcpSocket>,
+    socket: Option<Socket>,
+    /// The address or path, for people.
+    at: String,
     stats: Arc<ListenerStats>,
 }
 
@@ -97,19 +101,29 @@ impl Bound {
         addr: Option<SocketAddr>,
         stats: &Arc<ListenerStats>,
     ) -> Result<Self, UserError> {
-        let bind = |addr: SocketAddr| {
-            let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-            // A restarted node must not wait for the connections of its predecessor.
-            socket.set_reuseaddr(true)?;
-            socket.bind(addr)?;
-            Ok(socket)
+        let bind =
+            |addr| Socket::bind(addr).map_err(|error| UserError::cannot_listen(key, addr, &error));
+        let socket = addr.map(bind).transpose()?;
+        let bound = socket.as_ref().and_then(Socket::addr);
+        let at = bound.map(|addr| addr.to_string()).unwrap_or_default();
+        Ok(Self { key, socket, at, stats: stats.clone() })
+    }
+
+    /// A Unix socket, if it is configured.
+    fn bind_file(
+        key: &'static str,
+        path: Option<&Path>,
+        stats: &Arc<ListenerStats>,
+    ) -> Result<Self, UserError> {
+        let bind = |path| {
+            Socket::bind_file(path).map_err(|error| UserError::cannot_listen_at(key, path, &error))
         };
-        let bind = |addr| bind(addr).map_err(|error| UserError::cannot_listen(key, addr, &error));
-        Ok(Self { key, socket: addr.map(bind).transpose()?, stats: stats.clone() })
+        let at = path.map(|path| path.display().to_string()).unwrap_or_default();
+        Ok(Self { key, socket: path.map(bind).transpose()?, at, stats: stats.clone() })
     }
 
     fn addr(&self) -> Option<SocketAddr> {
-        self.socket.as_ref()?.local_addr().ok()
+        self.socket.as_ref()?.addr()
     }
 
     /// Listens once `may_open` completes; `None` when there is no such listener, or the node drains
@@ -118,16 +132,19 @@ impl Bound {
         self,
         may_open: impl Future<Output = ()>,
         drain: &CancellationToken,
-    ) -> Result<Option<TcpListener>, UserError> {
-        let addr = self.addr().unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
-        let Some(socket) = self.socket else { return Ok(None) };
+    ) -> Result<Option<Listening>, UserError> {
+        let Self { key, socket, at, .. } = self;
+        let cannot_listen = |error| {
+            let problem = format!("{key} {at}: {error}");
+            UserError::new(problem, "stop what uses it, or set another address")
+        };
+        let Some(socket) = socket else { return Ok(None) };
         tokio::select! {
             biased;
             () = may_open => {}
             () = drain.cancelled() => return Ok(None),
         }
-        let listening = socket.listen(BACKLOG);
-        listening.map(Some).map_err(|error| UserError::cannot_listen(self.key, addr, &error))
+        socket.listen(BACKLOG).map(Some).map_err(cannot_listen)
     }
 
     /// Serves HTTP from `may_open` until `drain`, then finishes requests in flight.
@@ -158,6 +175,11 @@ impl Listeners {
         Ok(Self {
             http: Bound::bind("http.listen", config.http.listen, &stats.http)?,
             grpc: Bound::bind("grpc.listen", config.grpc.listen, &stats.grpc)?,
+            grpc_socket: Bound::bind_file(
+                "grpc.socket",
+                config.grpc.socket.as_deref(),
+                &stats.grpc,
+            )?,
             resp: Bound::bind("resp.listen", config.resp.listen, &stats.resp)?,
             proxy: Bound::bind("proxy.listen", config.proxy.listen, &stats.proxy)?,
             admin: Bound::bind("admin.listen", config.admin.listen, &stats.admin)?,
@@ -175,24 +197,29 @@ impl Listeners {
 
     /// The listeners and their addresses in one line.
     pub(super) fn describe(&self) -> String {
-        let listening = self.listening().map(|(name, addr)| format!("{name} {addr}"));
+        let listening = self.listening().map(|(name, at)| format!("{name} {at}"));
         listening.collect::<Vec<_>>().join(", ")
     }
 
     /// The configured listeners and their addresses.
-    fn listening(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+    fn listening(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let tls = &self.tls;
         let name = |plain, secured, tls: &Option<Tls>| if tls.is_some() { secured } else { plain };
         let named = [
             (name("http", "http (TLS)", &tls.http), &self.http),
             (name("grpc", "grpc (TLS)", &tls.grpc), &self.grpc),
+            (name("grpc", "grpc (TLS)", &tls.grpc), &self.grpc_socket),
             (name("resp", "resp (TLS)", &tls.resp), &self.resp),
             (name("proxy", "proxy (TLS)", &tls.proxy), &self.proxy),
             (name("admin", "admin (TLS)", &tls.admin), &self.admin),
             ("debug", &self.debug),
             ("join", &self.join),
         ];
-        named.into_iter().filter_map(|(name, bound)| Some((name, bound.addr()?)))
+        let is_bound = |bound: &Bound| bound.socket.is_some();
+        named
+            .into_iter()
+            .filter(move |(_, bound)| is_bound(bound))
+            .map(|(name, it)| (name, &*it.at))
     }
 
     /// Opens admin and debug at once and the other listeners after `joined`, serves until `drain`,
@@ -221,7 +248,9 @@ impl Listeners {
             self.listening().count(),
         );
         let bounds = Bounds { connections_max, ..Bounds::from(config) };
-        let Self { http, grpc, resp, proxy, admin, debug, join, tls, access_log } = self;
+        let grpc_bounds = Bounds { max_age: max_age(config), ..bounds.clone() };
+        let Self { http, grpc, grpc_socket, resp, proxy, admin, debug, join, tls, access_log } =
+            self;
         let metrics = &probes.metrics;
         let decider = |listener: &Listener| {
             Arc::new(Measured::new(core.decider.clone(), listener.clone(), core.clock.clone()))
@@ -295,7 +324,9 @@ impl Listeners {
                 Ok(())
             };
             let resp = async {
-                if let Some(listener) = resp.open(joined.cancelled(), &drain).await? {
+                if let Some(Listening::Tcp(listener)) =
+                    resp.open(joined.cancelled(), &drain).await?
+                {
                     let served = resp::serve(listener, resp_listener, drain.clone()).await;
                     served.map_err(|error| UserError::new(error.to_string(), RESP_FIX))?;
                 }
@@ -310,7 +341,14 @@ impl Listeners {
             tokio::try_join!(
                 join,
                 http.serve(http_service, http_tls, &bounds, joined.cancelled(), &drain),
-                grpc.serve(grpc_service, grpc_tls, &bounds, joined.cancelled(), &drain),
+                grpc.serve(
+                    grpc_service.clone(),
+                    grpc_tls.clone(),
+                    &grpc_bounds,
+                    joined.cancelled(),
+                    &drain
+                ),
+                grpc_socket.serve(grpc_service, grpc_tls, &grpc_bounds, joined.cancelled(), &drain),
                 resp,
                 proxy.serve(
                     proxy_service,
@@ -326,6 +364,11 @@ impl Listeners {
             .map(drop)
         }
     }
+}
+
+fn max_age(config: &Config) -> Option<MaxAge> {
+    let Grpc { max_connection_age: after, max_connection_age_grace: grace, .. } = config.grpc;
+    (!after.is_zero()).then(|| MaxAge { after: after.to_std(), grace: grace.to_std() })
 }
 
 /// Serves the statistics on `stats.prometheus_listen` until `stop`. Without an address it returns

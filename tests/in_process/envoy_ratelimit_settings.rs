@@ -7,7 +7,7 @@ use std::path::Path;
 use tidegate::compat::envoy_ratelimit::environment::settings::{self, Here};
 use tidegate::compat::envoy_ratelimit::environment::{Start, Warning, read};
 use tidegate::config;
-use tidegate::config::StatsdProtocol;
+use tidegate::config::{Grpc, StatsdProtocol};
 use tidegate::observe::log::Format;
 use tidegate_limiter::units::Span;
 
@@ -232,20 +232,28 @@ fn an_ignored_variable_is_one_warning_whatever_its_value() {
 }
 
 #[test]
-fn a_socket_or_a_name_that_cannot_be_had_is_a_warning_of_its_own() {
+fn a_name_that_cannot_be_checked_is_a_warning_of_its_own() {
     let tls = [
         ("GRPC_SERVER_USE_TLS", "true"),
         ("GRPC_SERVER_TLS_CERT", "c"),
         ("GRPC_SERVER_TLS_KEY", "k"),
         ("GRPC_CLIENT_TLS_SAN", "envoy"),
-        ("GRPC_UDS", "/run/rl.sock"),
     ];
     let start = start(&tls).unwrap();
-    assert_eq!(
-        start.warnings,
-        [Warning::SanWithoutCa, Warning::UnixSocket("0.0.0.0:8081".to_owned())]
-    );
+    assert_eq!(start.warnings, [Warning::SanWithoutCa]);
     assert_eq!(start.config.grpc.client_san, None);
+}
+
+#[test]
+fn a_unix_socket_takes_the_place_of_the_port_and_connections_have_the_age_of_there() {
+    let grpc = |variables: &[(&str, &str)]| start(variables).unwrap().config.grpc;
+    let socket = grpc(&[("GRPC_UDS", "/run/rl.sock")]);
+    assert_eq!((socket.listen, socket.socket.as_deref()), (None, Some(Path::new("/run/rl.sock"))));
+    let age = |grpc: Grpc| (grpc.max_connection_age, grpc.max_connection_age_grace);
+    let hours = |hours: u64| Span::from_secs(hours * 3_600);
+    assert_eq!(age(grpc(&[])), (hours(24), hours(1)));
+    let short = [("GRPC_MAX_CONNECTION_AGE", "2h"), ("GRPC_MAX_CONNECTION_AGE_GRACE", "0")];
+    assert_eq!(age(grpc(&short)), (hours(2), Span::ZERO));
 }
 
 #[test]

@@ -110,7 +110,7 @@ async fn as_is_right(case: &Case, bug: Bug) -> Result<(), String> {
             }
             let key = format!("{} {}", step.structured_key(number), status["unit"]);
             let used = used.entry(format!("{key} {}", step.window(&status["unit"]))).or_default();
-            *used += step.hits(number);
+            *used = used.saturating_add(step.hits(number));
             let right = json!([
                 if *used > limit { "OVER_LIMIT" } else { "OK" },
                 limit.saturating_sub(*used)

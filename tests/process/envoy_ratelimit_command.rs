@@ -96,10 +96,14 @@ impl Ratelimit {
     }
 
     async fn grpc(&self, user: &str) -> Result<Code, tonic::Status> {
+        self.grpc_at(&self.endpoint(), user).await
+    }
+
+    async fn grpc_at(&self, endpoint: &Endpoint, user: &str) -> Result<Code, tonic::Status> {
         let entries = vec![Entry { key: "user".into(), value: user.into() }];
         let descriptors = vec![RateLimitDescriptor { entries, ..Default::default() }];
         let request = RateLimitRequest { domain: "shop".into(), descriptors, hits_addend: 1 };
-        let response = RlsClient::new(&self.endpoint()).should_rate_limit(request).await?;
+        let response = RlsClient::new(endpoint).should_rate_limit(request).await?;
         Ok(response.overall_code())
     }
 
@@ -112,6 +116,25 @@ impl Ratelimit {
     fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unix_socket_is_asked_as_the_port_is_and_removed_in_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ratelimit.sock");
+    let variables = [("GRPC_UDS", path.to_str().unwrap()), ("USE_STATSD", "false")];
+    let mut process = Ratelimit::start(Some(RULES), &variables);
+    process.is_healthy(200).await;
+    let endpoint = Endpoint::from_shared(format!("unix:{}", path.display())).unwrap();
+    let codes = [(); 3].map(|()| process.grpc_at(&endpoint, "ann"));
+    let [first, second, third] = codes;
+    assert_eq!(first.await.unwrap(), Code::Ok);
+    assert_eq!(second.await.unwrap(), Code::Ok);
+    assert_eq!(third.await.unwrap(), Code::OverLimit);
+    assert!(process.endpoint().connect().await.is_err(), "there is no port");
+    process.process.terminate();
+    assert!(process.process.ended(Duration::from_secs(30)).await.success());
+    assert!(!path.exists());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -122,6 +122,11 @@ pub enum Reason {
     OnlyOurs,
     #[error("envoyproxy/ratelimit accepts one limit, not a list")]
     OnlyOneLimit,
+    #[error(
+        "duplicate descriptor composite key '{0}' for envoyproxy/ratelimit, which joins key and \
+         value by an underscore: line {1} has it too"
+    )]
+    CompositeKey(Box<str>, u32),
     #[error("replaces should not contain name of same descriptor")]
     ReplacesItself,
     #[error("error parsing metadata: {0}")]
@@ -178,6 +183,7 @@ impl Reason {
             Self::ReplacesItself => "a rule replaces other rules; remove its own name",
             Self::OnlyOurs => "remove it, or validate without --strict-compat",
             Self::OnlyOneLimit => "keep one of them, or validate without --strict-compat",
+            Self::CompositeKey(..) => "rename one of them, or validate without --strict-compat",
             Self::Metadata(_) => "write texts as keys",
             Self::Choice { .. } | Self::Range { .. } | Self::Quota(_) => "",
         };

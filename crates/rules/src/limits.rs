@@ -85,7 +85,11 @@ pub(super) fn read<'a>(
             None if is_list && limits.len() > 1 => {
                 return Err(limit.error("unlimited", Reason::UnlimitedInList));
             }
-            None => warn_without_quota(limit, warnings),
+            None => {
+                let per_unit = limit.integer("requests_per_unit", 0, u32::MAX)?;
+                rule.unlimited_per_unit = per_unit.unwrap_or(0);
+                warn_without_quota(limit, warnings);
+            }
         }
         let own = limit.text("name")?.filter(|name| !name.is_empty());
         read_replaces(limit, own.unwrap_or_default(), warnings, &mut replaces)?;

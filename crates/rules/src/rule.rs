@@ -24,6 +24,9 @@ pub struct Rule {
     pub name: Option<Arc<str>>,
     /// All must admit; none is charged when one refuses. Empty means unlimited.
     pub limits: SmallVec<[Quota; 1]>,
+    /// `requests_per_unit` of an unlimited rule: without effect, and reported where
+    /// envoyproxy/ratelimit reports it.
+    pub unlimited_per_unit: u32,
     /// One per limit, in their order; empty when none of them has one.
     pub soft_limits: Box<[Option<SoftLimit>]>,
     pub mode: Mode,
@@ -102,6 +105,7 @@ impl Rule {
             id,
             name: None,
             limits: SmallVec::new(),
+            unlimited_per_unit: 0,
             soft_limits: Box::default(),
             mode: Mode::Strict,
             scope: Scope::default(),

@@ -100,7 +100,7 @@ fn dump(statistics: &Statistics) -> String {
 ///
 /// The lines are sorted, unlike there. A window that is not one of Envoy's units is shown as a
 /// duration (`unit=90s`); a rule with several limits has a line for each; an unlimited one is
-/// `unit=UNKNOWN requests_per_unit=0`, as there.
+/// `unit=UNKNOWN`, with the number that it names, as there.
 ///
 /// Source: `src/config/config_impl.go`, `dump`.
 fn rlconfig(book: &Book) -> String {
@@ -118,7 +118,7 @@ fn rlconfig(book: &Book) -> String {
             );
         };
         if rule.limits.is_empty() {
-            line(Unit::Unknown.as_str_name(), 0);
+            line(Unit::Unknown.as_str_name(), rule.unlimited_per_unit);
         }
         for quota in &rule.limits {
             line(&unit(quota), quota.limit());
@@ -145,7 +145,8 @@ mod tests {
         let yaml = "domain: d\ndescriptors:\n\
                     - key: z\n  shadow_mode: true\n  quota_mode: true\n  \
                     rate_limit: {unit: Minute, requests_per_unit: 10}\n\
-                    - key: a\n  value: b\n  rate_limit: {unlimited: true}\n  descriptors:\n  \
+                    - key: a\n  value: b\n  rate_limit: {unlimited: true, requests_per_unit: 9}\n  \
+                    descriptors:\n  \
                     - key: c\n    rate_limit:\n    \
                     - {window: 90s, requests_per_unit: 5}\n    \
                     - {unit: day, requests_per_unit: 7}\n";
@@ -153,7 +154,7 @@ mod tests {
         let book = load::parse(&[source], &load::Options::default()).unwrap();
         assert_eq!(
             rlconfig(&book),
-            "d.a_b: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false\n\
+            "d.a_b: unit=UNKNOWN requests_per_unit=9, shadow_mode: false, quota_mode: false\n\
              d.a_b.c: unit=90s requests_per_unit=5, shadow_mode: false, quota_mode: false\n\
              d.a_b.c: unit=DAY requests_per_unit=7, shadow_mode: false, quota_mode: false\n\
              d.z: unit=MINUTE requests_per_unit=10, shadow_mode: true, quota_mode: true\n"

@@ -6,13 +6,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
-use tidegate::front::bounds::Bounds;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use tidegate::front::bounds::{Bounds, MaxAge};
+use tidegate::front::rls::message::{Entry, RateLimitDescriptor, RateLimitRequest};
 use tidegate_testkit::wait::{HANGS_AFTER, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinHandle;
 
 use super::support::{
-    Table, first_reset, header_frame, http_listener, in_time, open_stream, parse, request, unread,
+    Table, first_reset, grpc_listener, header_frame, http_listener, in_time, open_stream, parse,
+    request, unread,
 };
 
 const SHORT: Duration = Duration::from_millis(250);
@@ -226,6 +232,62 @@ async fn a_drain_finishes_what_is_in_flight_and_accepts_nothing_more() {
     assert_eq!((reply.status, reply.header("connection")), (200, Some("close")));
     in_time("drain", &mut listener.served).await.expect("served to the end");
     assert_eq!((listener.stats.ended.get(), listener.stats.dropped.get()), (2, 0));
+}
+
+/// A connection of a gRPC client, with what its server says about its end.
+async fn grpc_client(
+    addr: SocketAddr,
+) -> (SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>) {
+    let stream = TokioIo::new(connect(addr).await);
+    let (client, connection) =
+        http2::handshake(TokioExecutor::new(), stream).await.expect("HTTP/2");
+    (client, tokio::spawn(connection))
+}
+
+#[tokio::test]
+async fn an_old_connection_ends_when_nothing_is_in_flight_and_is_cut_in_the_end() {
+    let table = Table::usual();
+    let max_age = |grace| Some(MaxAge { after: SHORT, grace });
+    let bounds = Bounds { max_age: max_age(LONG), ..patient() };
+    let (listener, _health) = grpc_listener(&table, bounds).await;
+    let (_idle, ended) = grpc_client(listener.addr).await;
+    in_time("an idle connection", ended).await.expect("no panic").expect("a graceful end");
+
+    let held = |addr| {
+        let body = RateLimitRequest {
+            domain: "held".into(),
+            descriptors: vec![RateLimitDescriptor {
+                entries: vec![Entry { key: "k".into(), value: "v".into() }],
+                ..Default::default()
+            }],
+            ..Default::default()
+        }
+        .encode_to_vec();
+        let mut message = vec![0];
+        message.extend(u32::try_from(body.len()).expect("small").to_be_bytes());
+        message.extend(body);
+        let path = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+        Request::post(format!("http://{addr}/{path}"))
+            .header("content-type", "application/grpc")
+            .body(Full::from(message))
+            .expect("a request")
+    };
+    let (mut busy, ended) = grpc_client(listener.addr).await;
+    let response = tokio::spawn(busy.send_request(held(listener.addr)));
+    table.until_checked().await;
+    // Twice its age, so that the end of the age is over.
+    tokio::time::sleep(2 * SHORT).await;
+    assert!(!response.is_finished() && !ended.is_finished());
+    table.gate.add_permits(1);
+    let response = in_time("the response", response).await.expect("no panic").expect("a response");
+    assert_eq!(response.status(), 200);
+    in_time("the connection", ended).await.expect("no panic").expect("a graceful end");
+
+    let bounds = Bounds { max_age: max_age(SHORT), ..patient() };
+    let (listener, _health) = grpc_listener(&table, bounds).await;
+    let (mut busy, _ended) = grpc_client(listener.addr).await;
+    let response = in_time("a cut", busy.send_request(held(listener.addr))).await;
+    assert!(response.is_err(), "{response:?}");
 }
 
 #[tokio::test]

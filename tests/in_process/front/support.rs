@@ -43,6 +43,7 @@ pub(crate) fn rule(name: Option<&str>, limits: &[(u32, u64)]) -> Rule {
     Rule {
         id: "shop.user".into(),
         name: name.map(Into::into),
+        unlimited_per_unit: 0,
         limits: limits.iter().map(quota).collect(),
         soft_limits: Box::default(),
         mode: Mode::Strict,

@@ -165,7 +165,9 @@ impl Node {
         let tallies = &self.core.tallies;
         let mut counted = BTreeMap::new();
         let mut add = |name: String, count: &AtomicU64| {
-            *counted.entry(name).or_insert(0) += count.load(Ordering::Relaxed);
+            let sum: &mut u64 = counted.entry(name).or_insert(0);
+            // As a counter of 64 bits does, here and there.
+            *sum = sum.wrapping_add(count.load(Ordering::Relaxed));
         };
         for (name, tally) in tallies.all() {
             let name = sanitized(&name);

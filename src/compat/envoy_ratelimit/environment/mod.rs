@@ -43,8 +43,6 @@ pub struct Start {
 pub enum Warning {
     #[error("settings without effect: {}; see docs/envoyproxy-ratelimit-settings.md", .0.join(", "))]
     Ignored(Vec<&'static str>),
-    #[error("GRPC_UDS: Unix sockets are not supported; point Envoy to the gRPC listener, {0}")]
-    UnixSocket(String),
     /// A certificate name is configured, but client certificates are not.
     #[error("GRPC_CLIENT_TLS_SAN has no effect without GRPC_CLIENT_TLS_CACERT; set both")]
     SanWithoutCa,
@@ -72,7 +70,7 @@ pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Sta
     let mut warnings = Vec::new();
 
     reader.set_address("HOST", "PORT", "http.listen")?;
-    reader.set_address("GRPC_HOST", "GRPC_PORT", "grpc.listen")?;
+    grpc(&mut reader)?;
     reader.set_address("DEBUG_HOST", "DEBUG_PORT", "debug.listen")?;
     tls(&mut reader, &mut warnings)?;
     envoy(&mut reader)?;
@@ -87,7 +85,7 @@ pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Sta
     let ignored: Vec<_> = settings::ALL
         .iter()
         .filter(|setting| matches!(setting.here, Here::Ignored(_)))
-        .filter(|setting| setting.name != "GRPC_UDS" && reader.given(setting.name).is_some())
+        .filter(|setting| reader.given(setting.name).is_some())
         .map(|setting| setting.name)
         .collect();
     if !ignored.is_empty() {
@@ -99,14 +97,21 @@ pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Sta
         .filter(|(name, _)| name.starts_with(text::PREFIX))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
-    let has_socket = reader.given("GRPC_UDS").is_some();
     let mut layer = reader.layer;
     load::overlay(&mut layer, &ours, sets)?;
     let (config, origins) = load::build(layer, &Origin::Default, |_, _| {})?;
-    if let Some(addr) = config.grpc.listen.filter(|_| has_socket) {
-        warnings.push(Warning::UnixSocket(addr.to_string()));
-    }
     Ok(Start { config, origins, log_level, log_format, warnings })
+}
+
+/// With a Unix socket there is no port, as there.
+fn grpc(reader: &mut Reader<'_>) -> Result<(), Error> {
+    if reader.given("GRPC_UDS").is_some() {
+        reader.set_text("GRPC_UDS", "grpc.socket");
+    } else {
+        reader.set_address("GRPC_HOST", "GRPC_PORT", "grpc.listen")?;
+    }
+    reader.set_duration("GRPC_MAX_CONNECTION_AGE", "grpc.max_connection_age")?;
+    reader.set_duration("GRPC_MAX_CONNECTION_AGE_GRACE", "grpc.max_connection_age_grace")
 }
 
 fn tls(reader: &mut Reader<'_>, warnings: &mut Vec<Warning>) -> Result<(), Error> {

@@ -44,7 +44,6 @@ const OTLP: &str = "traces.endpoint";
 const OTLP_SCHEME: &str = "whether an endpoint without a scheme is one without TLS";
 const NO_COMPRESSION: &str = "spans are sent uncompressed";
 const NO_CERTIFICATE: &str = "the receiver gets no certificate; use a token in the headers";
-const NO_AGE: &str = "connections are not closed by age; a drain closes them gracefully";
 const OWN_BACKOFF: &str = "the delay doubles with every attempt and has jitter";
 const OWN_NAMES: &str = "metrics have the names of envoyproxy/ratelimit's own mapping";
 const ALWAYS_STARTS: &str = "a node always starts, and is not ready before it has rules";
@@ -61,9 +60,9 @@ pub const ALL: &[Setting] = &[
     sets("DEBUG_PORT", "6070", "debug.listen"),
     sets("GRPC_HOST", "0.0.0.0", "grpc.listen"),
     sets("GRPC_PORT", "8081", "grpc.listen"),
-    ignored("GRPC_UDS", "", "the gRPC listener uses `GRPC_HOST` and `GRPC_PORT`"),
-    ignored("GRPC_MAX_CONNECTION_AGE", "24h", NO_AGE),
-    ignored("GRPC_MAX_CONNECTION_AGE_GRACE", "1h", NO_AGE),
+    sets("GRPC_UDS", "", "grpc.socket"),
+    sets("GRPC_MAX_CONNECTION_AGE", "24h", "grpc.max_connection_age"),
+    sets("GRPC_MAX_CONNECTION_AGE_GRACE", "1h", "grpc.max_connection_age_grace"),
     chooses("GRPC_SERVER_USE_TLS", "false", "whether the next four apply"),
     sets("GRPC_SERVER_TLS_CERT", "", "grpc.tls_cert"),
     sets("GRPC_SERVER_TLS_KEY", "", "grpc.tls_key"),
