@@ -12,7 +12,7 @@ use tidegate_cluster::environment::Clock;
 use tidegate_cluster::incarnation::Incarnation;
 use tidegate_cluster::interventions::Interventions;
 use tidegate_cluster::mesh::Mesh;
-use tidegate_cluster::ownership::{LeaseTerm, Ownership};
+use tidegate_cluster::ownership::{OwnerTerm, Ownership};
 use tidegate_cluster::pki::Role;
 use tidegate_cluster::replication::Replicator;
 use tidegate_cluster::sync::Synchroniser;
@@ -199,7 +199,7 @@ pub struct ReservationCounters {
 enum Step {
     Done(Decided),
     /// Decided and counted here, under this term; a replica has to confirm the count.
-    Confirm(Verdicts, Option<LeaseTerm>),
+    Confirm(Verdicts, Option<OwnerTerm>),
     /// Another node owns the key. Of a refund these hits are left; otherwise all of the check.
     Forward(Hits),
     /// Regions share the limit, and not all shares have been asked.
@@ -374,8 +374,8 @@ impl Decider {
             Some(Begun::Open(divided)) => return Step::Divided(divided),
             None => {}
         }
-        let lease_term = (rule.durability == Durability::Replicated)
-            .then(|| self.lease_term(counters, rule.scope))
+        let owner_term = (rule.durability == Durability::Replicated)
+            .then(|| self.owner_term(counters, rule.scope))
             .flatten();
         let owned = if rule.mode == Mode::Leased && self.shared.peers.is_some() {
             let limits = check.limits();
@@ -398,7 +398,7 @@ impl Decider {
         if let Some(verdicts) = owned {
             self.announce_refund(rule.scope, counters, hits);
             if self.needs_replica(rule.durability, hits, &verdicts) {
-                return Step::Confirm(verdicts, lease_term);
+                return Step::Confirm(verdicts, owner_term);
             }
             return Step::Done(self.counted(verdicts, VerdictSource::Local));
         }
@@ -418,9 +418,9 @@ impl Decider {
     ) -> Decided {
         let decided = match step {
             Step::Done(decided) => return decided,
-            Step::Confirm(verdicts, lease_term) => {
+            Step::Confirm(verdicts, owner_term) => {
                 let deadline = self.deadline(check.rule.scope);
-                let decided = (&check.counters[..], check.rule.scope, lease_term);
+                let decided = (&check.counters[..], check.rule.scope, owner_term);
                 let is_confirmed = self.is_confirmed(decided, hits, deadline).await;
                 let local = (verdicts, VerdictSource::Local);
                 is_confirmed.then_some(local).ok_or(NoVerdict::Unconfirmed)

@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
-use tidegate_cluster::ownership::LeaseTerm;
+use tidegate_cluster::ownership::OwnerTerm;
 use tidegate_limiter::engine::ActorId;
 use tidegate_limiter::store::Verdicts;
 
@@ -42,9 +42,9 @@ pub(super) enum Once {
     Again(Decided),
 }
 
-/// Verdicts, and the term of the lease under which they were decided: one that is repeated under
-/// another term is confirmed no more.
-pub(super) type Decided = (Verdicts, Option<LeaseTerm>);
+/// Verdicts, and the term in which they were decided: one that is repeated in another term is
+/// confirmed no more.
+pub(super) type Decided = (Verdicts, Option<OwnerTerm>);
 
 /// At most [`WAYS`], the oldest first.
 type Set = VecDeque<Entry>;

@@ -2,7 +2,7 @@
 //! of them as one.
 
 use smallvec::SmallVec;
-use tidegate_cluster::ownership::LeaseTerm;
+use tidegate_cluster::ownership::OwnerTerm;
 use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::store::Verdicts;
 use tidegate_limiter::units::Hits;
@@ -26,7 +26,7 @@ pub(super) struct Divided {
     /// Of each share, if it refused.
     pub(super) refused: SmallVec<[Option<Refusal>; 4]>,
     /// Share that has admitted and counted it; a replica has to confirm the count.
-    pub(super) to_confirm: Option<(usize, Verdicts, Option<LeaseTerm>)>,
+    pub(super) to_confirm: Option<(usize, Verdicts, Option<OwnerTerm>)>,
 }
 
 #[derive(Clone, Debug)]

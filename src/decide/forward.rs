@@ -297,14 +297,14 @@ impl Decider {
                 Target::Here => {
                     traced::asks(spans, node.incarnation.node());
                     let now = node.clock.now();
-                    let lease_term = self.lease_term(&limits.counters, limits.scope);
+                    let owner_term = self.owner_term(&limits.counters, limits.scope);
                     let Some(verdicts) = self.decide_each_if_owned(limits, hits, now) else {
                         search.not_owned_here();
                         continue;
                     };
                     let is_confirmed = match self.awaiting_replica(limits, hits, &verdicts) {
                         Some(hits) => {
-                            let decided = (&limits.counters[..], limits.scope, lease_term);
+                            let decided = (&limits.counters[..], limits.scope, owner_term);
                             self.is_confirmed(decided, hits, search.left()).await
                         }
                         None => true,

@@ -12,7 +12,7 @@ use tidegate_cluster::mesh::StreamClass;
 use tidegate_cluster::mesh::wire::{
     COMBINED_VERDICTS_MAX, Call, Check, CombinedVerdicts, Grant, GrantAsk, Reply,
 };
-use tidegate_cluster::ownership::LeaseTerm;
+use tidegate_cluster::ownership::{OwnerTerm, Standing};
 use tidegate_cluster::replication;
 use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::policy::{Durability, Scope};
@@ -32,15 +32,14 @@ const GRANT_PATIENCE_DIVISOR: u32 = 2;
 
 impl Decider {
     /// Decides the check that `from` forwarded because this node owns its key, and `further` ones
-    /// of the same counters. What was decided comes with the term of the lease that it was decided
-    /// under, for [`Decider::confirmation`].
+    /// of the same counters. What was decided comes with the term that it was decided in, for [`Decider::confirmation`].
     pub fn decide_for_peer(
         &self,
         from: (&NodeId, Generation),
         check: &Check,
         further: &[Hits],
         ask: Option<GrantAsk>,
-    ) -> (Reply, Option<LeaseTerm>) {
+    ) -> (Reply, Option<OwnerTerm>) {
         let Some(token) = token(&check.counters) else { return (Reply::Malformed, None) };
         let hits = all_hits(check, further);
         if hits.len() * check.counters.len() > COMBINED_VERDICTS_MAX {
@@ -54,22 +53,22 @@ impl Decider {
         let holder = holder(from);
         let mut grant = None;
         let awaits_replica = check.durability == Durability::Replicated || ask.is_some();
-        let lease_term =
-            awaits_replica.then(|| self.lease_term(&limits.counters, check.scope)).flatten();
+        let owner_term =
+            awaits_replica.then(|| self.owner_term(&limits.counters, check.scope)).flatten();
         let decide = || {
             if ask.is_none() {
                 let verdicts = self.decide_each_if_owned(&limits, &hits, now)?;
-                return Some((verdicts, lease_term));
+                return Some((verdicts, owner_term));
             }
             let to = Some((&holder, check.id));
             let (verdicts, granted) =
                 self.decide_leased_each_if_owned(&limits, &hits, to, ask, now)?;
             self.announce_refunds(&limits, &hits);
             grant = granted.map(|Granted { hits, term, .. }| Grant { hits, term });
-            Some((verdicts, lease_term))
+            Some((verdicts, owner_term))
         };
         let once = shared.dedup_cache.once(sender, check.id, decide);
-        let ((verdicts, lease_term), counter) = match once {
+        let ((verdicts, owner_term), counter) = match once {
             Some(Once::First(decided)) => (decided, &stats.served),
             Some(Once::Again(decided)) => (decided, &stats.deduplicated),
             None => {
@@ -82,7 +81,7 @@ impl Decider {
         };
         counter.fetch_add(hits.len() as u64, Ordering::Relaxed);
         if further.is_empty() && ask.is_none() {
-            return (Reply::Verdicts(verdicts), lease_term);
+            return (Reply::Verdicts(verdicts), owner_term);
         }
         let is_refused = verdicts.iter().any(|verdict| !verdict.allowed);
         let may_end_early = ask.is_some()
@@ -90,7 +89,7 @@ impl Decider {
             && limits.key().is_some_and(|key| self.recall(key, Some(&holder), now));
         let is_confirmed = true;
         let reply = CombinedVerdicts { verdicts, is_confirmed, grant, may_end_early };
-        (Reply::CombinedVerdicts(reply), lease_term)
+        (Reply::CombinedVerdicts(reply), owner_term)
     }
 
     /// The reply to checks that were decided for a peer, once a replica has confirmed the counts;
@@ -100,7 +99,7 @@ impl Decider {
         from: (&NodeId, Generation),
         check: &Check,
         further: &[Hits],
-        (reply, lease_term): (&Reply, Option<LeaseTerm>),
+        (reply, owner_term): (&Reply, Option<OwnerTerm>),
     ) -> Option<impl Future<Output = Reply> + Send + use<>> {
         let (verdicts, grant) = match reply {
             Reply::Verdicts(verdicts) => (verdicts, None),
@@ -116,7 +115,7 @@ impl Decider {
         let patience = if checked.is_some() { 1 } else { GRANT_PATIENCE_DIVISOR };
         let (holder, deadline) = (holder(from), self.deadline(check.scope) / patience);
         Some(async move {
-            let decided = (&limits.counters[..], limits.scope, lease_term);
+            let decided = (&limits.counters[..], limits.scope, owner_term);
             if decider.is_confirmed(decided, awaiting, deadline).await {
                 return reply;
             }
@@ -207,27 +206,33 @@ impl Decider {
         self.shared.peers.is_some() && replication::awaits_confirm(durability, hits, verdicts)
     }
 
-    /// The term of the lease under which these counters are decided now; `None` at a node that does
-    /// not decide them. To be taken before a decision that [`Decider::is_confirmed`] is asked about.
-    pub(super) fn lease_term(&self, counters: &[Counter], scope: Scope) -> Option<LeaseTerm> {
-        self.shared.node.ownership.lease_term(scope, counters.first()?.key.token)
+    /// The term in which these counters are decided now; `None` at a node that does not decide
+    /// them. To be taken before a decision that [`Decider::is_confirmed`] is asked about.
+    pub(super) fn owner_term(&self, counters: &[Counter], scope: Scope) -> Option<OwnerTerm> {
+        self.shared.node.ownership.owner_term(scope, counters.first()?.key.token)
     }
 
     /// Whether a replica has stored the present counts within `deadline`, for a decision made under
     /// this term.
     ///
-    /// A copy counts only if the lease was not interrupted from the decision on. Another node that
+    /// A copy counts only if this node has been the owner from the decision on. Another one that
     /// decided meanwhile may have counted as much, and the join of both counts hides one of them.
     pub(super) async fn is_confirmed(
         &self,
-        (counters, scope, lease_term): (&[Counter], Scope, Option<LeaseTerm>),
+        (counters, scope, owner_term): (&[Counter], Scope, Option<OwnerTerm>),
         hits: Hits,
         deadline: Duration,
     ) -> bool {
         let Some(peers) = &self.shared.peers else { return true };
         let keys: SmallVec<[KeyHash; 1]> = counters.iter().map(|counter| counter.key).collect();
         let is_copied = peers.replicator.confirm(&keys, hits, deadline).await;
-        is_copied && lease_term.is_some() && self.lease_term(counters, scope) == lease_term
+        is_copied && self.standing(counters, scope, owner_term) == Standing::Decides
+    }
+
+    fn standing(&self, counters: &[Counter], scope: Scope, term: Option<OwnerTerm>) -> Standing {
+        let token = counters.first().map(|counter| counter.key.token);
+        let of = |(token, term)| self.shared.node.ownership.standing(scope, token, term);
+        token.zip(term).map_or(Standing::Lost, of)
     }
 
     /// After a refund: every node that may have cached a refusal at this token forgets it.

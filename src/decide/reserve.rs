@@ -32,14 +32,14 @@ use tidegate_cluster::backoff::exponential;
 use tidegate_cluster::mesh::codec::RESERVATIONS;
 use tidegate_cluster::mesh::wire::{Call, CommitCall, End, Reply, ReserveCall};
 use tidegate_cluster::mesh::{CallError, StreamClass, running};
-use tidegate_cluster::ownership::LeaseTerm;
+use tidegate_cluster::ownership::{OwnerTerm, Standing};
 use tidegate_limiter::descriptor::Descriptor;
 use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::engine::reservation::{REMEMBERED, TTL_MAX};
 use tidegate_limiter::policy::{Durability, Mode, Scope};
 use tidegate_limiter::store::{
-    self, Applied, Counter, KeyHash, LocalActor, Made, ReservationId, Reserved, Settled,
-    Settlement, Verdicts,
+    self, Applied, AwaitsCopy, Counter, KeyHash, LocalActor, Made, ReservationId, Reserved,
+    Settled, Settlement, Verdicts,
 };
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_rules::stats::RuleStats;
@@ -62,10 +62,9 @@ pub const TTL_DEFAULT: Span = Span::from_secs(60);
 /// How long a commit waits for an owner: longer than the ring takes to replace one that died, and
 /// less than a request may take.
 pub const COMMIT_PATIENCE: Duration = Duration::from_secs(4);
-/// How much longer a commit that no replica has confirmed is followed: longer than a lease.
+/// How much longer a commit that no replica has confirmed is followed while the node is the owner.
 const UNCONFIRMED_MAX: Duration = Duration::from_secs(10);
-/// How soon it is seen that the lease has ended under which it was counted: before another node may
-/// count.
+/// How soon it is seen that the node decides the key no more.
 const LOSS_SEEN_WITHIN: Duration = Duration::from_millis(20);
 /// How long a replica is then asked each time.
 const COPIED_AGAIN: Duration = Duration::from_secs(1);
@@ -159,11 +158,13 @@ pub(super) enum Answer {
 }
 
 /// What this node has answered, as the owner of the key.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Decision {
     answer: Answer,
     /// `None` for a standalone node.
-    lease_term: Option<LeaseTerm>,
+    owner_term: Option<OwnerTerm>,
+    /// Of a commit that has to wait for a replica.
+    awaits_copy: Option<AwaitsCopy>,
 }
 
 /// One descriptor's part of a request.
@@ -467,10 +468,10 @@ impl Decider {
     async fn once_copied(
         &self,
         part: &Part,
-        decision: Decision,
+        mut decision: Decision,
         patience: Duration,
     ) -> Result<(Answer, VerdictSource), NoVerdict> {
-        let is_confirmed = match self.copying(part, &decision, patience) {
+        let is_confirmed = match self.copying(part, &mut decision, patience) {
             Some(copying) => copying.await,
             None => true,
         };
@@ -527,14 +528,14 @@ impl Decider {
         let limits = Limits { scope, durability, leased: None, is_share: false, counters };
         let part = Part { limits, key, asked };
         let Shared { node, counters: stats, .. } = &*self.shared;
-        let Some(decision) = self.decide_part(&part, node.clock.now()) else {
+        let Some(mut decision) = self.decide_part(&part, node.clock.now()) else {
             stats.not_owner.fetch_add(1, Ordering::Relaxed);
             let epoch = node.ownership.owned_ranges().epoch;
             let holder = node.ownership.transferred_to(key.token);
             return (Reply::NotOwner { epoch, holder }, None);
         };
         stats.served.fetch_add(1, Ordering::Relaxed);
-        let copying = self.copying(&part, &decision, self.deadline(scope));
+        let copying = self.copying(&part, &mut decision, self.deadline(scope));
         let reply = match decision.answer {
             Answer::Reserved(Reserved { verdicts, ttl, made }) => {
                 Reply::Reserved { verdicts, ttl, made }
@@ -554,13 +555,18 @@ impl Decider {
     fn decide_part(&self, part: &Part, now: Timestamp) -> Option<Decision> {
         let Part { limits, key, asked } = part;
         let Shared { node, peers, .. } = &*self.shared;
-        let lease_term = Cell::new(None);
+        let owner_term = Cell::new(None);
         let owns = || {
-            lease_term.set(node.ownership.lease_term(limits.scope, key.token));
-            peers.is_none() || lease_term.get().is_some()
+            owner_term.set(node.ownership.owner_term(limits.scope, key.token));
+            peers.is_none() || owner_term.get().is_some()
         };
         let me = self.as_writer(limits);
         let counters = &limits.counters;
+        // Before it is counted: a snapshot may come in between.
+        let waits = matches!(asked, Asked::Commit { .. })
+            && limits.durability == Durability::Replicated
+            && peers.is_some();
+        let awaits_copy = waits.then(|| node.store.awaits_copy(*key));
         let answer = match *asked {
             Asked::Reserve { amount, ttl } => {
                 let reserve = store::Reserve { key: *key, amount, ttl };
@@ -583,7 +589,8 @@ impl Decider {
                 self.settled(limits, undone)
             }
         };
-        Some(Decision { answer, lease_term: lease_term.get().filter(|_| peers.is_some()) })
+        let owner_term = owner_term.get().filter(|_| peers.is_some());
+        Some(Decision { answer, owner_term, awaits_copy })
     }
 
     /// As which actor this node counts eventual limits.
@@ -613,7 +620,7 @@ impl Decider {
     fn copying(
         &self,
         part: &Part,
-        decision: &Decision,
+        decision: &mut Decision,
         patience: Duration,
     ) -> Option<impl Future<Output = bool> + Send + use<>> {
         self.shared.peers.as_ref()?;
@@ -625,52 +632,66 @@ impl Decider {
         if part.limits.durability != Durability::Replicated || is_final {
             return None;
         }
-        let (decider, part, lease_term) = (self.clone(), part.clone(), decision.lease_term);
+        let (decider, part) = (self.clone(), part.clone());
+        let owner_term = decision.owner_term?;
+        let awaits_copy = decision.awaits_copy.take();
         Some(async move {
             let (Some(applied), Ok(runtime)) = (applied, Handle::try_current()) else {
                 let is_copied = decider.is_copied(&part, patience).await;
-                return is_copied && decider.lease_term_of(&part) == lease_term;
+                return is_copied && decider.standing_of(&part, owner_term) == Standing::Decides;
             };
             let (confirm, is_confirmed) = oneshot::channel();
             // It goes on when the client has gone.
             runtime.spawn(async move {
-                decider.copy_commit(&part, applied, lease_term, (patience, confirm)).await;
+                decider.copy_commit(&part, applied, owner_term, (patience, confirm)).await;
+                drop(awaits_copy);
+                // What was held back meanwhile.
+                let store = &decider.shared.node.store;
+                store.enqueue_replication(part.key);
+                store.enqueue_snapshot(part.key);
             });
             is_confirmed.await.unwrap_or(false)
         })
     }
 
     /// Copies a commit, and tells within `patience` whether a replica has it that counts. If none
-    /// has when this node is the owner no more, the commit is taken back: nothing of it is to
+    /// has when another node may be the owner, the commit is taken back: nothing of it is to
     /// displace what the next owner counts, which is asked for it again.
     ///
-    /// **Bound:** [`UNCONFIRMED_MAX`] beyond `patience`, for as many commits as are remembered.
+    /// Without a lease nothing of it is sent, and nothing merged with it, because another node may
+    /// be the owner already. If none was, it goes on.
+    ///
+    /// **Bound:** [`UNCONFIRMED_MAX`] beyond `patience`, and what this node is without a lease; for
+    /// as many commits as are remembered.
     async fn copy_commit(
         &self,
         part: &Part,
         applied: Applied,
-        lease_term: Option<LeaseTerm>,
+        owner_term: OwnerTerm,
         (mut patience, confirm): (Duration, oneshot::Sender<bool>),
     ) {
         let (mut confirm, ends) = (Some(confirm), Instant::now() + patience + UNCONFIRMED_MAX);
         loop {
-            // At once when the lease ends: the key may come back before a replica has answered.
             let is_copied = tokio::select! {
+                biased;
+                () = self.stops_deciding(part, owner_term) => false,
                 is_copied = self.is_copied(part, patience) => is_copied,
-                () = self.loses(part, lease_term) => false,
             };
-            let is_owner = self.lease_term_of(part) == lease_term;
-            if !is_copied && !is_owner {
+            let standing = self.standing_of(part, owner_term);
+            if standing == Standing::Lost {
                 self.take_commit_back(part, applied);
             }
             if let Some(confirm) = confirm.take() {
                 // The client may have gone.
-                let _ = confirm.send(is_copied && is_owner);
+                let _ = confirm.send(is_copied && standing == Standing::Decides);
             }
-            if is_copied || !is_owner || Instant::now() >= ends {
-                return;
-            }
-            sleep(AGAIN_MAX).await;
+            let pause = match standing {
+                Standing::Lost => return,
+                Standing::Decides if is_copied || Instant::now() >= ends => return,
+                Standing::Decides => AGAIN_MAX,
+                Standing::Waits => LOSS_SEEN_WITHIN,
+            };
+            sleep(pause).await;
             patience = COPIED_AGAIN;
         }
     }
@@ -684,15 +705,15 @@ impl Decider {
         }
     }
 
-    /// Waits until this node has lost the key.
-    async fn loses(&self, part: &Part, lease_term: Option<LeaseTerm>) {
-        while self.lease_term_of(part) == lease_term {
+    /// Waits until this node does not decide the key, for now or for good.
+    async fn stops_deciding(&self, part: &Part, owner_term: OwnerTerm) {
+        while self.standing_of(part, owner_term) == Standing::Decides {
             sleep(LOSS_SEEN_WITHIN).await;
         }
     }
 
-    fn lease_term_of(&self, part: &Part) -> Option<LeaseTerm> {
-        self.shared.node.ownership.lease_term(part.limits.scope, part.key.token)
+    fn standing_of(&self, part: &Part, owner_term: OwnerTerm) -> Standing {
+        self.shared.node.ownership.standing(part.limits.scope, part.key.token, owner_term)
     }
 
     async fn is_copied(&self, part: &Part, patience: Duration) -> bool {

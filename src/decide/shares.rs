@@ -85,12 +85,12 @@ impl Decider {
         let mut open = Divided::new(seen, hits);
         for at in open.seen.order.clone() {
             let Some(part) = open.seen.shares.parts.get(at) else { continue };
-            let lease_term = self.lease_term(&part.counters, part.scope);
+            let owner_term = self.owner_term(&part.counters, part.scope);
             match self.decide_here(part, at == open.seen.shares.own, hits, now) {
                 Here::Admitted((verdicts, source), held) => {
                     let is_local = source == VerdictSource::Local;
                     if is_local && self.needs_replica(part.durability, hits, &verdicts) {
-                        open.to_confirm = Some((at, verdicts, lease_term));
+                        open.to_confirm = Some((at, verdicts, owner_term));
                         return Some(Begun::Open(Box::new(open)));
                     }
                     let shares = &open.seen.shares;
@@ -112,10 +112,10 @@ impl Decider {
         now: Timestamp,
     ) -> Result<Decided, NoVerdict> {
         let (shares, hits) = (open.seen.shares.clone(), open.hits);
-        if let Some((at, verdicts, lease_term)) = open.to_confirm.take() {
+        if let Some((at, verdicts, owner_term)) = open.to_confirm.take() {
             let part = shares.parts.get(at).ok_or(NoVerdict::Unavailable)?;
             let patience = self.patience(part);
-            let decided = (&part.counters[..], part.scope, lease_term);
+            let decided = (&part.counters[..], part.scope, owner_term);
             if !self.is_confirmed(decided, hits, patience).await {
                 return Err(NoVerdict::Unconfirmed);
             }

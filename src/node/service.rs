@@ -197,9 +197,9 @@ impl PeerService {
             return ServiceReply::Ready(Reply::Expired);
         }
         let sender = (&from.id, from.generation);
-        let (reply, lease_term) = self.decider.decide_for_peer(sender, check, further, ask);
+        let (reply, owner_term) = self.decider.decide_for_peer(sender, check, further, ask);
         let reply = self.noted(from, reply);
-        match self.decider.confirmation(sender, check, further, (&reply, lease_term)) {
+        match self.decider.confirmation(sender, check, further, (&reply, owner_term)) {
             Some(confirmed) => ServiceReply::Deferred(Box::pin(confirmed)),
             None => ServiceReply::Ready(reply),
         }

@@ -362,7 +362,10 @@ impl Iterator for Round<'_> {
                 self.store.drain_snapshot_queue(from, self.now, BATCH_KEYS, &mut batch)
             };
             // A share is used while this node has no owner to ask; the next start does not need it.
-            batch.retain(|counter| !counter.key.is_share());
+            // The end of a reservation that no replica has confirmed is queued again when one has.
+            batch.retain(|counter| {
+                !counter.key.is_share() && !self.store.is_unconfirmed(counter.key)
+            });
             self.taken.extend(batch.iter().map(|counter| counter.key));
             self.batch = batch.into_iter();
         }

@@ -4,17 +4,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate::config::Config;
-use tidegate::decide::VerdictSource;
+use tidegate::decide::{CommitRequest, Reserve, ReserveRequest, VerdictSource};
 use tidegate::node::GivenUp;
 use tidegate_cluster::mesh::StreamClass;
 use tidegate_cluster::mesh::wire::{Call, Check, Digest, Reply, STATE_ENTRIES_MAX, StateEntry};
-use tidegate_cluster::ownership::{LeaseTerm, Leases};
+use tidegate_cluster::ownership::{Leases, OwnedRanges, OwnerTerm};
 use tidegate_cluster::replication::Replicator;
-use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::engine::State;
 use tidegate_limiter::engine::reservation::REMEMBERED;
 use tidegate_limiter::policy::{Durability, Scope};
-use tidegate_limiter::store::{Cursor, KeyHash, MergeOutcome, StoredCounter};
+use tidegate_limiter::store::{Cursor, KeyHash, MergeOutcome, Settled, StoredCounter};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::HandoffReply;
 use tidegate_ownership::identity::NodeId;
@@ -22,7 +22,7 @@ use tidegate_ownership::ranges::Ranges;
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, NodeOptions, cluster, settled};
 use tidegate_testkit::relay::{Link, Relay};
-use tidegate_testkit::wait::eventually;
+use tidegate_testkit::wait::{eventually, until};
 use tokio::time::Instant;
 
 use super::forwarding::bench::check;
@@ -154,7 +154,7 @@ async fn nothing_is_confirmed_by_a_replica_that_is_cut_off_and_it_catches_up() {
 
 /// Another node may have decided meanwhile; of its counts and these the larger one hides the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_confirms_no_hit_of_an_owner_that_lost_its_lease_after_it() {
+async fn a_copy_confirms_no_hit_of_an_owner_that_lost_the_key_after_it() {
     fn patient(config: &mut Config) {
         slow_stream(config);
         config.cluster.deadline = Span::from_secs(20);
@@ -169,34 +169,76 @@ async fn a_copy_confirms_no_hit_of_an_owner_that_lost_its_lease_after_it() {
         durability: Durability::Replicated,
         ..check(&a, 1 << 40, "durable", &values[0], 1)
     };
-    let reply_of = async |(reply, lease_term): (Reply, Option<LeaseTerm>)| {
-        let confirmed = decider.confirmation(from, &forwarded, &[], (&reply, lease_term));
+    let reply_of = async |(reply, owner_term): (Reply, Option<OwnerTerm>)| {
+        let confirmed = decider.confirmation(from, &forwarded, &[], (&reply, owner_term));
         confirmed.expect("it waits for a replica").await
     };
     relay.link.cut(true);
     let interrupted = decider.decide_for_peer(from, &forwarded, &[], None);
     let of_a_client = a.check("durable", &values[1]);
-    let lease_term = || ownership.lease_term(Scope::Region, token(&a, "durable", &values[0]));
-    let before = lease_term();
-    let cut = async {
-        // It is renewed at once: this node is the only voter.
-        eventually("the lease ends, and begins anew", TIMEOUT, || {
-            let is_another = lease_term().is_some() && lease_term() != before;
-            if !is_another {
-                ownership.renew(Leases::default());
-            }
-            is_another
-        })
-        .await;
+    let lost = async {
+        let right = ownership.right();
+        let held = OwnedRanges::clone(&right.owned_ranges);
+        ownership
+            .publish(right.leases, OwnedRanges { epoch: held.epoch, ..OwnedRanges::default() });
+        ownership.publish(right.leases, held);
         relay.link.cut(false);
     };
-    let (of_a_client, ()) = tokio::join!(of_a_client, cut);
+    let (of_a_client, ()) = tokio::join!(of_a_client, lost);
     assert_eq!(of_a_client.statuses[0].source, VerdictSource::Fallback);
     assert_eq!(reply_of(interrupted).await, Reply::Unconfirmed);
     let repeated = decider.decide_for_peer(from, &forwarded, &[], None);
-    assert_eq!(reply_of(repeated).await, Reply::Unconfirmed, "decided under the lease before");
+    assert_eq!(reply_of(repeated).await, Reply::Unconfirmed, "decided before it was lost");
     let anew = a.check("durable", &values[1]).await;
     assert_eq!(anew.statuses[0].source, VerdictSource::Local);
+}
+
+/// Its lease ends while a commit waits for the replica. Nobody takes over: it goes on. Somebody
+/// does: it is taken back, and counts at the next owner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_outlasts_a_lease_and_not_the_loss_of_its_key() {
+    fn patient(config: &mut Config) {
+        slow_stream(config);
+        config.cluster.down_after = Span::from_secs(60);
+    }
+    let (a, b, relay) = behind_a_relay(patient).await;
+    let (decider, ownership) = (&a.core.decider, &a.core.ownership);
+    let values = owned_by(&a, "durable", 2);
+    let used_at = |node: &Node, value: &str| held(node, "durable", value).map(|it| used(&it));
+    for (value, is_lost) in values.iter().zip([false, true]) {
+        let entries = vec![Entry { key: "durable", value }];
+        let descriptors = &[Descriptor { entries: entries.into(), hits: None, limit: None }];
+        let (domain, amount) = ("test", 40);
+        let request = ReserveRequest { domain, descriptors, amount, ttl: None, id: None };
+        let id = decider.reserve(request).await.id;
+        assert!(id.is_some());
+        let commit = || CommitRequest { domain, descriptors, id, cost: 30 };
+        relay.link.cut(true);
+        tokio::select! {
+            _ = decider.commit(commit()) => panic!("no replica has it"),
+            // The client goes.
+            _ = eventually("it is counted", TIMEOUT, || used_at(&a, value) == Some(30)) => {}
+        }
+        let right = ownership.right();
+        let owned = OwnedRanges::clone(&right.owned_ranges);
+        if is_lost {
+            let none = OwnedRanges { epoch: owned.epoch, ..OwnedRanges::default() };
+            ownership.publish(right.leases, none);
+            let is_taken_back = || used_at(&a, value).unwrap_or(0) == 0;
+            eventually("it is taken back", TIMEOUT, is_taken_back).await;
+            ownership.publish(right.leases, owned);
+        } else {
+            ownership.renew(Leases::default());
+            eventually("the lease begins anew", TIMEOUT, || ownership.has_lease()).await;
+        }
+        relay.link.cut(false);
+        let again = until("a replica confirms it", TIMEOUT, async || {
+            decider.commit(commit()).await.map_err(|error| format!("{error:?}"))
+        });
+        let settled = again.await.0.settled;
+        assert_eq!(settled, if is_lost { Settled::Committed } else { Settled::Again });
+        assert_eq!((used_at(&a, value), used_at(&b, value)), (Some(30), Some(30)));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,10 +12,14 @@ use redb::{Builder, Database, DatabaseError, StorageBackend, TableDefinition};
 use tidegate::storage::disk::{ASIDE_MAX, Disk, PathOnDisk};
 use tidegate::storage::{Origin, Secret, Snapshots};
 use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::engine::reservation::REMEMBERED;
 use tidegate_limiter::engine::{AHEAD_MAX, ActorId};
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
-use tidegate_limiter::store::{Counter, Cursor, KeyHasher, OnFull, Options, Store, StoredCounter};
+use tidegate_limiter::store::{
+    Commit, Counter, Cursor, KeyHash, KeyHasher, OnFull, Options, ReservationId, Settled, Store,
+    StoredCounter,
+};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const NOW: Timestamp = Timestamp::from_secs(1_767_225_600 + 500);
@@ -94,6 +98,35 @@ fn a_round_writes_what_changed_since_the_last_one() {
     drop(snapshots);
     let (_, restarted) = start(&path);
     assert_eq!(used(&restarted, 7), 2);
+}
+
+/// A node that is killed would bring it back beside the counters of the next owner.
+#[test]
+fn a_commit_is_not_known_on_disk_before_a_replica_has_confirmed_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("counts.redb");
+    let (snapshots, store) = start(&path);
+    let of = [day(1)];
+    let key = KeyHash::of_reservation(&of, ReservationId(1));
+    let commit = Commit { key, cost: Hits::new(5), remembered: REMEMBERED };
+    let settled = |store: &Store| {
+        store.commit_if(&of, &commit, None, NOW, || true).expect("it is owned").settled
+    };
+    let awaits_copy = store.awaits_copy(key);
+    assert_eq!(settled(&store), Settled::Reported);
+    snapshots.round(&store, NOW);
+    drop(snapshots);
+    let (snapshots, killed) = start(&path);
+    assert_eq!(settled(&killed), Settled::Reported, "it is asked for again, and counts");
+    drop(snapshots);
+
+    drop(awaits_copy);
+    store.enqueue_snapshot(key);
+    let (snapshots, _) = start(&path);
+    snapshots.round(&store, NOW);
+    drop(snapshots);
+    let (_, restarted) = start(&path);
+    assert_eq!(settled(&restarted), Settled::Again);
 }
 
 #[test]

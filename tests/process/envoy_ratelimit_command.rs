@@ -126,11 +126,9 @@ async fn a_unix_socket_is_asked_as_the_port_is_and_removed_in_the_end() {
     let mut process = Ratelimit::start(Some(RULES), &variables);
     process.is_healthy(200).await;
     let endpoint = Endpoint::from_shared(format!("unix:{}", path.display())).unwrap();
-    let codes = [(); 3].map(|()| process.grpc_at(&endpoint, "ann"));
-    let [first, second, third] = codes;
-    assert_eq!(first.await.unwrap(), Code::Ok);
-    assert_eq!(second.await.unwrap(), Code::Ok);
-    assert_eq!(third.await.unwrap(), Code::OverLimit);
+    for code in [Code::Ok, Code::Ok, Code::OverLimit] {
+        assert_eq!(process.grpc_at(&endpoint, "ann").await.unwrap(), code);
+    }
     assert!(process.endpoint().connect().await.is_err(), "there is no port");
     process.process.terminate();
     assert!(process.process.ended(Duration::from_secs(30)).await.success());

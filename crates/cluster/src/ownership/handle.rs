@@ -6,15 +6,16 @@
 //! anew comes with the ranges that the node dropped, and a reader that saw it with the ranges of
 //! before would decide keys that others own.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::units::Monotonic;
-use tidegate_ownership::Epoch;
 use tidegate_ownership::homes::Homes;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
+use tidegate_ownership::{Epoch, MemberId};
 
 use crate::environment::Clock;
 use crate::replication::Decides;
@@ -33,20 +34,64 @@ pub struct RingRight {
     pub owned_ranges: Arc<OwnedRanges>,
     /// When these ranges were published: what other owners granted in them is not known here.
     pub since: Monotonic,
-    /// How often a lease had ended before it was renewed.
-    interruptions: Interruptions,
+    losses: Arc<Losses>,
+    /// How often the lease of the region had ended before it was renewed.
+    region_interruptions: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Interruptions {
-    own: u64,
-    region: u64,
-}
-
-/// That a node decides a key: the same as long as no lease was interrupted, in which time no other
-/// node has decided it.
+/// The time in which a node is the owner of a key: the same as long as it has not lost it, in which
+/// time no other node has decided it. A lease that ends and begins anew is no loss: another node
+/// takes over only what was released, or was held by a member that the map has no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseTerm(Interruptions);
+pub struct OwnerTerm {
+    losses: u64,
+    /// Of a global key; another region may have decided it between two leases of this one.
+    region_interruptions: u64,
+}
+
+/// What has become of an [`OwnerTerm`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The node decides the key.
+    Decides,
+    /// It has no lease, or hands the key over: it may decide it again, or lose it.
+    Waits,
+    /// Another node may decide the key, or have decided it.
+    Lost,
+}
+
+/// The ranges that this node has lost since its start, in order.
+#[derive(Clone, Debug, Default)]
+struct Losses {
+    /// The latest, with their numbers; at most [`LOSSES_MAX`].
+    latest: VecDeque<(Ranges, u64)>,
+    /// The number of the last loss that is not among them: each key may have been in it.
+    forgotten: u64,
+}
+
+/// Losses that are told apart by their ranges. Beyond it a term may end early.
+const LOSSES_MAX: usize = 64;
+
+impl Losses {
+    fn and(&self, lost: Ranges) -> Self {
+        let mut losses = self.clone();
+        let last = losses.latest.back().map_or(losses.forgotten, |(_, number)| *number);
+        losses.latest.push_back((lost, last + 1));
+        if losses.latest.len() > LOSSES_MAX
+            && let Some((_, number)) = losses.latest.pop_front()
+        {
+            losses.forgotten = number;
+        }
+        losses
+    }
+
+    /// The number of the last one that `token` was in.
+    fn of(&self, token: u64) -> u64 {
+        let mut latest = self.latest.iter().rev();
+        let found = latest.find(|(ranges, _)| ranges.contains(token));
+        found.map_or(self.forgotten, |(_, number)| *number)
+    }
+}
 
 /// When leases end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +108,10 @@ pub struct OwnedRanges {
     pub epoch: Epoch,
     /// The ranges that this node holds and has not frozen for a handoff.
     pub decides: Ranges,
+    /// The ranges that this node holds.
+    pub held: Ranges,
+    /// This node's admission to the map.
+    pub member: Option<MemberId>,
     /// The ranges that were handed over, and to which node.
     pub transferred: Vec<(Ranges, NodeId)>,
     /// Which global keys are decided in this region.
@@ -79,7 +128,8 @@ impl Ownership {
     pub fn standalone(clock: Arc<dyn Clock>) -> Self {
         let ownership = Self::new(clock);
         let homes = Homes::new(String::new(), Vec::new());
-        let owned_ranges = OwnedRanges { decides: Ranges::all(), homes, ..OwnedRanges::default() };
+        let (decides, held) = (Ranges::all(), Ranges::all());
+        let owned_ranges = OwnedRanges { decides, held, homes, ..OwnedRanges::default() };
         ownership.publish(Leases { own: Monotonic::NEVER, region: Monotonic::NEVER }, owned_ranges);
         ownership
     }
@@ -91,22 +141,41 @@ impl Ownership {
         self.decides_by(&self.right.load(), scope, token)
     }
 
-    /// As [`Ownership::decides`], to be compared later: what was decided under one term, and is
-    /// confirmed under it, no other node has decided meanwhile.
-    pub fn lease_term(&self, scope: Scope, token: u64) -> Option<LeaseTerm> {
+    /// As [`Ownership::decides`]: the term in which it is decided, for [`Ownership::standing`].
+    pub fn owner_term(&self, scope: Scope, token: u64) -> Option<OwnerTerm> {
         let right = self.right.load();
-        let Interruptions { own, region } = right.interruptions;
-        let region = if scope == Scope::Global { region } else { 0 };
-        let lease_term = LeaseTerm(Interruptions { own, region });
-        self.decides_by(&right, scope, token).then_some(lease_term)
+        self.decides_by(&right, scope, token).then(|| right.owner_term(scope, token))
+    }
+
+    /// Whether this node is still the owner of `token` that it was in `term`.
+    pub fn standing(&self, scope: Scope, token: u64, term: OwnerTerm) -> Standing {
+        let right = self.right.load();
+        if !right.holds(scope, token) || right.owner_term(scope, token) != term {
+            Standing::Lost
+        } else if self.decides_by(&right, scope, token) {
+            Standing::Decides
+        } else {
+            Standing::Waits
+        }
+    }
+
+    /// Whether this node holds the key under a lease; it may be handing it over.
+    pub fn holds(&self, scope: Scope, token: u64) -> bool {
+        let right = self.right.load();
+        right.holds(scope, token) && self.has_leases(&right, scope)
     }
 
     fn decides_by(&self, right: &RingRight, scope: Scope, token: u64) -> bool {
         let OwnedRanges { decides, homes, .. } = &*right.owned_ranges;
-        let is_of_region = || homes.decides(token) && self.is_before(right.leases.region);
         self.is_before(right.leases.own)
             && decides.contains(token)
-            && (scope == Scope::Region || is_of_region())
+            && (scope == Scope::Region
+                || homes.decides(token) && self.is_before(right.leases.region))
+    }
+
+    fn has_leases(&self, right: &RingRight, scope: Scope) -> bool {
+        self.is_before(right.leases.own)
+            && (scope == Scope::Region || self.is_before(right.leases.region))
     }
 
     /// Whether a majority of the voters grants this node a lease.
@@ -145,26 +214,34 @@ impl Ownership {
     /// may publish.
     pub fn publish(&self, leases: Leases, owned_ranges: OwnedRanges) {
         let (owned_ranges, since) = (Arc::new(owned_ranges), self.monotonic());
-        let interruptions = self.interruptions(since);
-        self.right.store(Arc::new(RingRight { leases, owned_ranges, since, interruptions }));
+        let region_interruptions = self.region_interruptions(since);
+        let losses = self.losses(&owned_ranges);
+        let right = RingRight { leases, owned_ranges, since, losses, region_interruptions };
+        self.right.store(Arc::new(right));
     }
 
     /// Publishes other ends of the leases; the ranges stay.
     pub fn renew(&self, leases: Leases) {
         let right = self.right();
         if right.leases != leases {
-            let interruptions = self.interruptions(self.monotonic());
-            self.right.store(Arc::new(RingRight { leases, interruptions, ..(*right).clone() }));
+            let region_interruptions = self.region_interruptions(self.monotonic());
+            let right = RingRight { leases, region_interruptions, ..(*right).clone() };
+            self.right.store(Arc::new(right));
         }
     }
 
-    /// With those of the leases that have ended by now.
-    fn interruptions(&self, now: Monotonic) -> Interruptions {
-        let RingRight { leases, interruptions, .. } = &**self.right.load();
-        Interruptions {
-            own: interruptions.own + u64::from(leases.own <= now),
-            region: interruptions.region + u64::from(leases.region <= now),
-        }
+    /// With that of a lease that has ended by now.
+    fn region_interruptions(&self, now: Monotonic) -> u64 {
+        let RingRight { leases, region_interruptions, .. } = &**self.right.load();
+        region_interruptions + u64::from(leases.region <= now)
+    }
+
+    /// With what is held no more, or was by an admission that is over.
+    fn losses(&self, next: &OwnedRanges) -> Arc<Losses> {
+        let right = self.right.load();
+        let OwnedRanges { held, member, .. } = &*right.owned_ranges;
+        let lost = if *member == next.member { held.without(&next.held) } else { held.clone() };
+        if lost.is_empty() { Arc::clone(&right.losses) } else { Arc::new(right.losses.and(lost)) }
     }
 
     /// Now, by the clock of the lease.
@@ -173,7 +250,24 @@ impl Ownership {
     }
 }
 
+impl RingRight {
+    fn holds(&self, scope: Scope, token: u64) -> bool {
+        let OwnedRanges { held, homes, .. } = &*self.owned_ranges;
+        held.contains(token) && (scope == Scope::Region || homes.decides(token))
+    }
+
+    fn owner_term(&self, scope: Scope, token: u64) -> OwnerTerm {
+        let region_interruptions =
+            if scope == Scope::Global { self.region_interruptions } else { 0 };
+        OwnerTerm { losses: self.losses.of(token), region_interruptions }
+    }
+}
+
 impl Decides for Ownership {
+    fn holds(&self, scope: Scope, token: u64) -> bool {
+        Self::holds(self, scope, token)
+    }
+
     fn decides(&self, scope: Scope, token: u64) -> bool {
         Self::decides(self, scope, token)
     }
@@ -184,6 +278,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use tidegate_limiter::units::Timestamp;
+    use tidegate_ownership::ranges::Range;
 
     use super::*;
 
@@ -236,27 +331,73 @@ mod tests {
         });
     }
 
+    const OWN: Scope = Scope::Region;
+    const ALWAYS: Leases = Leases { own: Monotonic::NEVER, region: Monotonic::NEVER };
+
     #[test]
-    fn a_lease_term_ends_when_its_lease_was_interrupted() {
+    fn a_term_goes_on_when_a_lease_is_interrupted_and_ends_with_that_of_the_region() {
         let ownership = Ownership::standalone(Arc::new(Stopped));
-        let lease_terms =
-            || [Scope::Region, Scope::Global].map(|scope| ownership.lease_term(scope, 7));
-        let (later, never, over) = (Monotonic::from_nanos(9), Monotonic::NEVER, Monotonic::START);
-        let before = lease_terms();
-        assert!(before.iter().all(Option::is_some));
-        ownership.renew(Leases { own: later, region: never });
-        let ranges = OwnedRanges::clone(&ownership.owned_ranges());
-        ownership.publish(Leases { own: never, region: never }, ranges.clone());
-        assert_eq!(lease_terms(), before, "a renewal in time and a change of ranges are none");
-        ownership.renew(Leases { own: never, region: over });
-        assert_eq!(lease_terms(), [before[0], None]);
-        ownership.renew(Leases { own: never, region: never });
-        assert_eq!(lease_terms()[0], before[0]);
-        assert_ne!(lease_terms()[1], before[1]);
-        ownership.renew(Leases { own: over, region: never });
-        assert_eq!(lease_terms(), [None, None]);
-        ownership.publish(Leases { own: never, region: never }, ranges);
-        assert!(lease_terms()[0].is_some_and(|lease_term| before[0] != Some(lease_term)));
+        let term_of = |scope| ownership.owner_term(scope, 7).expect("it is decided here");
+        let terms = [OWN, Scope::Global].map(term_of);
+        let standing = || {
+            let [own, global] = terms;
+            let of = |scope, term| ownership.standing(scope, 7, term);
+            (of(OWN, own), of(Scope::Global, global))
+        };
+        let over = Monotonic::START;
+        for (own, region, expected) in [
+            (Monotonic::from_nanos(9), ALWAYS.region, (Standing::Decides, Standing::Decides)),
+            (over, ALWAYS.region, (Standing::Waits, Standing::Waits)),
+            (ALWAYS.own, ALWAYS.region, (Standing::Decides, Standing::Decides)),
+            (ALWAYS.own, over, (Standing::Decides, Standing::Waits)),
+            // Another region may have decided it.
+            (ALWAYS.own, ALWAYS.region, (Standing::Decides, Standing::Lost)),
+        ] {
+            ownership.renew(Leases { own, region });
+            assert_eq!(standing(), expected, "{own:?} {region:?}");
+        }
+    }
+
+    #[test]
+    fn a_term_ends_when_the_range_is_lost_or_the_admission_is_another() {
+        let ownership = Ownership::standalone(Arc::new(Stopped));
+        let half = Ranges::of([Range { first: 0, last: 1 << 62 }]);
+        let (inside, outside) = (7, 1 << 63);
+        let terms = || [inside, outside].map(|token| ownership.owner_term(OWN, token));
+        let standing = |terms: [Option<OwnerTerm>; 2]| {
+            let of = |(token, term): (u64, Option<OwnerTerm>)| {
+                ownership.standing(OWN, token, term.expect("it was decided here"))
+            };
+            (of((inside, terms[0])), of((outside, terms[1])))
+        };
+        let all = OwnedRanges::clone(&ownership.owned_ranges());
+        let before = terms();
+        // Frozen for a handoff that fails.
+        ownership.publish(ALWAYS, OwnedRanges { decides: half.clone(), ..all.clone() });
+        assert_eq!(standing(before), (Standing::Decides, Standing::Waits));
+        ownership.publish(ALWAYS, all.clone());
+        assert_eq!(standing(before), (Standing::Decides, Standing::Decides));
+        let released = OwnedRanges { decides: half.clone(), held: half, ..all.clone() };
+        ownership.publish(ALWAYS, released);
+        assert_eq!(standing(before), (Standing::Decides, Standing::Lost));
+        ownership.publish(ALWAYS, all.clone());
+        assert_eq!(standing(before), (Standing::Decides, Standing::Lost), "it came back");
+        let before = terms();
+        ownership.publish(ALWAYS, OwnedRanges { member: Some(MemberId(2)), ..all });
+        assert_eq!(standing(before), (Standing::Lost, Standing::Lost), "evicted and admitted");
+    }
+
+    #[test]
+    fn beyond_the_bound_of_losses_every_term_ends() {
+        let part = |n: u64| Ranges::of([Range { first: n << 32, last: (n << 32) + 100 }]);
+        let mut losses = Losses::default();
+        for n in 1..=LOSSES_MAX as u64 {
+            losses = losses.and(part(n));
+        }
+        assert_eq!((losses.of(7), losses.of((1 << 32) + 7)), (0, 1));
+        losses = losses.and(part(100));
+        assert_eq!((losses.of(7), losses.of((2 << 32) + 7)), (1, 2), "the first is forgotten");
+        assert_eq!(losses.latest.len(), LOSSES_MAX);
     }
 
     #[test]

@@ -13,4 +13,4 @@ pub(crate) mod topology;
 
 pub use counters::Counters;
 pub use driver::Driver;
-pub use handle::{LeaseTerm, Leases, OwnedRanges, Ownership};
+pub use handle::{Leases, OwnedRanges, OwnerTerm, Ownership, Standing};

@@ -55,7 +55,7 @@ impl Replicator {
                 holds_all = false;
                 continue;
             }
-            if contested.contains(&key.token) {
+            if contested.contains(&key.token) || self.may_be_taken_back(key) {
                 holds_all = false;
                 continue;
             }
@@ -82,6 +82,12 @@ impl Replicator {
     /// of it is merged, and the reservation is there for the same commit at this node.
     fn keeps_free(&self, key: KeyHash, now: Timestamp) -> bool {
         self.decides.decides(key.scope(), key.token) && self.store.is_reserved(key, now)
+    }
+
+    /// Whether commits are counted here that may have to be taken back, as this node has no lease
+    /// for them. With the counts of the next owner that could not be told apart.
+    fn may_be_taken_back(&self, key: KeyHash) -> bool {
+        self.store.has_unconfirmed(key.token) && !self.decides.holds(key.scope(), key.token)
     }
 
     /// **Bound:** one entry for each member of the view, and as many of former ones.

@@ -348,8 +348,8 @@ impl Replicator {
             }
             let before = batch.weight;
             // A key that has left the store meanwhile has no state to send.
-            let is_taken =
-                self.store.get(key, now).is_none_or(|counter| batch.add(counter).is_ok());
+            let state = self.store.get(key, now).filter(|_| !self.is_held_back(key));
+            let is_taken = state.is_none_or(|counter| batch.add(counter).is_ok());
             is_taken.then(|| batch.weight - before)
         });
         id.map(|id| (id, batch))
@@ -389,6 +389,12 @@ impl Replicator {
 }
 
 impl Replicator {
+    /// Whether this is the end of a reservation that no replica has confirmed, at a node without a
+    /// lease: another one may decide the key, where the commit is to count.
+    fn is_held_back(&self, key: KeyHash) -> bool {
+        self.store.is_unconfirmed(key) && !self.decides.holds(key.scope(), key.token)
+    }
+
     /// Those of `entries` that `to` can read: nodes of an earlier version know no reservations.
     fn readable(&self, to: &NodeId, mut entries: Vec<StateEntry>) -> Vec<StateEntry> {
         if self.mesh.peer(to).is_some_and(|peer| peer.version < RESERVATIONS) {

@@ -38,6 +38,7 @@ mod sharded;
 mod slot;
 mod sync;
 mod table;
+mod unconfirmed;
 mod unsettled_clock;
 
 pub use check::{SingleCheck, Verdicts};
@@ -53,3 +54,4 @@ pub use options::{OnFull, Options};
 pub use reservations::{Applied, Commit, Made, Reserve, Reserved, Settled, Settlement};
 pub use sharded::{Stats, Store};
 pub use sync::BackgroundScan;
+pub use unconfirmed::AwaitsCopy;

@@ -176,7 +176,8 @@ impl Store {
 impl Store {
     /// Takes back a commit that no other node knows, because this node lost the key before one had
     /// a copy: the next owner is to count it, and this node is not to say then that it was counted.
-    /// Changes nothing if the reservation was changed since.
+    /// Nothing may have been merged with the counters since the key was lost. Changes nothing if
+    /// the reservation was changed since.
     pub fn take_back(
         &self,
         counters: &[Counter],

@@ -14,6 +14,7 @@ use super::prefetch::prefetch;
 use super::queues::Queues;
 use super::shard::Shard;
 use super::slot::Slot;
+use super::unconfirmed::Unconfirmed;
 use crate::engine::FineKeys;
 use crate::units::Timestamp;
 
@@ -35,6 +36,7 @@ pub struct Store {
     /// The shard at which the next [`Store::expire`] starts.
     expire_from: AtomicUsize,
     fine_keys: Arc<FineKeys>,
+    pub(super) unconfirmed: Arc<Unconfirmed>,
 }
 
 /// A sum over all shards, each read at a slightly different time.
@@ -115,6 +117,7 @@ impl Store {
             replication_from: AtomicUsize::new(0),
             expire_from: AtomicUsize::new(0),
             fine_keys: FineKeys::new(0),
+            unconfirmed: Arc::default(),
         }
     }
 
