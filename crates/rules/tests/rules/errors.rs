@@ -89,7 +89,7 @@ const LIMITS: &[(&str, &str)] = &[
     ),
     (
         "{unit: minute, requests_per_unit: 1, algorithm: tokenbucket}",
-        "f.yaml:4:63: algorithm: 'tokenbucket' is not one of fixed_window, sliding_window_log, sliding_window_counter, token_bucket, leaky_bucket, gcra",
+        "f.yaml:4:63: algorithm: 'tokenbucket' is not one of fixed_window, sliding_window_log, sliding_window_counter, token_bucket, leaky_bucket, gcra, first_hit_window",
     ),
     (
         "{unit: minute, requests_per_unit: 1, burst: 2}",
