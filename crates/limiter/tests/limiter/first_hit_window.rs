@@ -7,7 +7,7 @@ use tidegate_limiter::engine::{Behavior, Retry, State};
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::{
-    Ask, Checks, Counter, CounterKind, KeyHasher, MergeOutcome, OnFull, Options, Store,
+    Ask, Checks, Counter, CounterKind, KeyHash, KeyHasher, MergeOutcome, OnFull, Options, Store,
     StoredCounter,
 };
 use tidegate_limiter::units::{Hits, Span, Timestamp};
@@ -127,6 +127,11 @@ fn a_shared_counter_is_neither_drained_nor_credited() {
     let other = counters.next().expect("many");
     let left = plain(&store, other, 0, 0);
     assert_eq!(check(&store, &[shared], (100, DRAINS), 0), [(false, left.1)]);
+    // Nor where several limits are decided together.
+    let bucket = sent(Algorithm::TokenBucket, 100, 60_000);
+    let both = [shared, Counter { key: KeyHash { tag: 8, ..shared.key }, ..bucket }];
+    assert_eq!(check(&store, &both, (50, DRAINS), 0), [(false, left.1), (true, 100)]);
+    assert_eq!(plain(&store, other, 0, 0), left);
     check(&store, &[shared], (-100, CREDITS), 0);
     assert_eq!(plain(&store, other, 0, 0), (true, 10));
 }
@@ -140,12 +145,16 @@ fn what_is_granted_is_not_drained_and_ends_with_the_window() {
     let leased = store.check_leased_if(&[counter], &[Hits::ONE], Some(ask), &[], at(0), || true);
     let granted = leased.and_then(|leased| leased.granted).expect("there is room");
     assert_eq!((granted.hits, granted.term), (30, Span::from_secs(1)));
+    let more = Ask { wanted: 4, held: 30, divisor: 2, terms, shortest: Span::ZERO };
+    let later = store.check_leased_if(&[counter], &[Hits::PEEK], Some(more), &[], at(700), || true);
+    let later = later.and_then(|leased| leased.granted).expect("there is room");
+    assert_eq!((later.hits, later.term), (4, Span::from_millis(300)), "no longer than the window");
     let hits = [Hits::new(90)];
     let checks = Checks { hits: &hits, behavior: DRAINS };
-    let refused = store.check_leased_if(&[counter], checks, None, &[], at(400), || true);
+    let refused = store.check_leased_if(&[counter], checks, None, &[], at(800), || true);
     let refused = refused.expect("owned").verdicts[0];
-    assert_eq!((refused.remaining, refused.excess), (0, 21));
-    assert_eq!(refused.retry, Retry::After(Span::from_millis(600)));
+    assert_eq!((refused.remaining, refused.excess), (0, 25));
+    assert_eq!(refused.retry, Retry::After(Span::from_millis(200)));
     let ends = (terms, at(1_000));
     let give_back =
         |now| store.give_back_if(&[counter], &granted.marks, 30, ends, at(now), || true);
