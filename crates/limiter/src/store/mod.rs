@@ -41,7 +41,7 @@ mod table;
 mod unconfirmed;
 mod unsettled_clock;
 
-pub use check::{SingleCheck, Verdicts};
+pub use check::{Checks, SingleCheck, Verdicts};
 pub use copies::{Cursor, MergeOutcome, StoredCounter};
 pub use counting_mode::{LocalActor, SYNC_SLACK_DIVISOR};
 pub use grants::{Ask, Granted, Leased};
