@@ -273,7 +273,7 @@ impl Forecast {
             let reserve = round_trips(RESERVE_ROUND_TRIPS).min(until / RESERVE_DIVISOR);
             let span = until.saturating_add(reserve).min(horizon);
             let a_window = match quota.algorithm() {
-                Algorithm::FixedWindow => 0,
+                Algorithm::FixedWindow | Algorithm::FirstHitWindow => 0,
                 Algorithm::SlidingWindowCounter => self.used_before(own, limit, now),
                 _ => quota.limit(),
             };

@@ -13,7 +13,8 @@
 //!
 //! So at most the limit and what was given back are admitted, as of a strict rule; and no hit is
 //! given back before it was spent. What was outstanding at a refund may be spent after
-//! it, and is then taken as if it had been before. A fixed window that has ended gets nothing.
+//! it, and is then taken as if it had been before. A fixed window or a first-hit window that has
+//! ended gets nothing.
 //!
 //! **Example.** 100 a minute. The owner has admitted 30 and granted 16 to a node, which has spent
 //! ten of them: 46 are counted. A client gives 50 hits back at another node. The owner takes 30 and
@@ -27,7 +28,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate_limiter::engine::grant::{Outstanding, Refunded};
 use tidegate_limiter::policy::Scope;
-use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::quota::Algorithm;
 use tidegate_limiter::store::Counter;
 use tidegate_limiter::units::{Hits, Monotonic, Span, Timestamp};
 use tokio::runtime::Handle;
@@ -129,17 +130,37 @@ impl Decider {
         let until = unknown.until.map_or(known_until, |until| until.max(known_until));
         let pause = until.since(now).to_std() + MARGIN;
         let (decider, limits) = (self.clone(), limits.clone());
-        let left: SmallVec<[u64; 1]> = refunded.iter().map(|refunded| refunded.left).collect();
+        let of_each = limits.counters.iter().zip(refunded);
+        let left: SmallVec<[(u64, Timestamp); 1]> = of_each
+            .map(|(counter, refunded)| (refunded.left, decider.end_of_window(counter, now)))
+            .collect();
         runtime.spawn(async move {
             tokio::time::sleep(pause).await;
             let then = decider.shared.node.clock.now();
-            for (at, (counter, left)) in limits.counters.iter().zip(left).enumerate() {
-                if left > 0 && !has_ended(&counter.quota, now, then) {
+            for (at, (left, ends)) in left.into_iter().enumerate() {
+                if left > 0 && then < ends {
                     decider.refund_counter(&limits, at, left, then);
                 }
             }
             drop(place);
         });
+    }
+
+    /// When the hits of `now` no longer matter all at once; never of a counter that has no such
+    /// instant.
+    fn end_of_window(&self, counter: &Counter, now: Timestamp) -> Timestamp {
+        let window = counter.quota.window().as_nanos().max(1);
+        match counter.quota.algorithm() {
+            Algorithm::FixedWindow => {
+                let next = (now.as_nanos() / window).saturating_add(1);
+                Timestamp::from_nanos(next.saturating_mul(window))
+            }
+            Algorithm::FirstHitWindow => {
+                let state = self.shared.node.store.check(&[*counter], Hits::PEEK, now);
+                now.plus(state.first().map_or(Span::ZERO, |verdict| verdict.reset))
+            }
+            _ => Timestamp::NEVER,
+        }
     }
 
     /// Takes a refund off one of the counters, if this node still owns them.
@@ -165,10 +186,4 @@ impl Decider {
             self.announce_refund(*scope, counters, hits);
         }
     }
-}
-
-/// Whether a fixed window of `now` is over `then`.
-fn has_ended(quota: &Quota, now: Timestamp, then: Timestamp) -> bool {
-    let index = |at: Timestamp| at.as_nanos() / quota.window().as_nanos().max(1);
-    quota.algorithm() == Algorithm::FixedWindow && index(now) != index(then)
 }

@@ -26,18 +26,26 @@ pub enum Algorithm {
     LeakyBucket,
     /// The generic cell rate algorithm: a single theoretical arrival time.
     Gcra,
+    /// A counter per window that begins with the first hit; denied hits are free.
+    FirstHitWindow,
 }
 
 impl Algorithm {
     /// Every algorithm, in wire order.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::FixedWindow,
         Self::SlidingWindowLog,
         Self::SlidingWindowCounter,
         Self::TokenBucket,
         Self::LeakyBucket,
         Self::Gcra,
+        Self::FirstHitWindow,
     ];
+
+    /// The shortest window.
+    pub const fn window_min(self) -> Span {
+        if matches!(self, Self::FirstHitWindow) { FIRST_HIT_WINDOW_MIN } else { WINDOW_MIN }
+    }
 
     /// The name in rule files.
     pub const fn name(self) -> &'static str {
@@ -48,6 +56,7 @@ impl Algorithm {
             Self::TokenBucket => "token_bucket",
             Self::LeakyBucket => "leaky_bucket",
             Self::Gcra => "gcra",
+            Self::FirstHitWindow => "first_hit_window",
         }
     }
 }
@@ -63,7 +72,7 @@ pub struct QuotaParts {
     pub algorithm: Algorithm,
     /// Hits per window; 0 denies everything.
     pub limit: u32,
-    /// Length of the window, 1 s to 400 days.
+    /// Length of the window, 1 s to 400 days; of a first-hit window from 1 ms.
     pub window: Span,
     /// Most hits that may pass at once in the bucket algorithms. For window algorithms it must
     /// equal the limit.
@@ -76,6 +85,8 @@ pub struct QuotaParts {
 
 /// Shortest window. Window numbers have 32 bits, which lasts until 2106 at one second.
 pub const WINDOW_MIN: Span = Span::from_secs(1);
+/// Shortest window that begins with a hit: such windows have no numbers.
+pub const FIRST_HIT_WINDOW_MIN: Span = Span::from_millis(1);
 /// Longest window: a year and some margin.
 pub const WINDOW_MAX: Span = Span::from_secs(400 * 86_400);
 /// Most slices of a sliding window counter; each costs 4 bytes a key.
@@ -92,9 +103,13 @@ pub const DRAIN_MAX: Span = Span::from_secs(100 * 365 * 86_400);
 /// Why parts do not form a valid quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The window is shorter than [`WINDOW_MIN`] or longer than [`WINDOW_MAX`].
-    #[error("window {0} is outside 1s to 400d")]
-    Window(Span),
+    /// The window is shorter than [`Algorithm::window_min`] or longer than [`WINDOW_MAX`].
+    #[error("window {window} is outside {shortest} to 400d")]
+    Window {
+        window: Span,
+        /// The shortest one of the algorithm.
+        shortest: Span,
+    },
     /// A burst for an algorithm without one.
     #[error("burst is for token_bucket, leaky_bucket and gcra, not for {}", .0.name())]
     BurstUnused(Algorithm),
@@ -155,8 +170,9 @@ impl Quota {
     /// Returns the first rule that the parts break.
     pub fn new(parts: QuotaParts) -> Result<Self, Error> {
         let QuotaParts { algorithm, limit, window, burst, sub_windows, queue } = parts;
-        if window < WINDOW_MIN || window > WINDOW_MAX {
-            return Err(Error::Window(window));
+        let shortest = algorithm.window_min();
+        if window < shortest || window > WINDOW_MAX {
+            return Err(Error::Window { window, shortest });
         }
         let is_bucket =
             matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra);

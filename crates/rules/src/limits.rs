@@ -302,7 +302,7 @@ fn times(unit: Span, multiplier: u32) -> Span {
 /// The key whose value made the quota invalid.
 fn key_of(error: quota::Error, limit: &Fields<'_>) -> &'static str {
     match error {
-        quota::Error::Window(_) => window_key(limit),
+        quota::Error::Window { .. } => window_key(limit),
         quota::Error::SubWindowsUnused(_) | quota::Error::SubWindows(_) => "sub_windows",
         quota::Error::QueueUnused(_) | quota::Error::QueueTooLong(_) => "queue",
         quota::Error::Drain { .. } if limit.node("queue").is_some() => "queue",

@@ -222,7 +222,7 @@ mod tests {
             let (window, drain) = (quota.window(), DRAIN_MAX);
             let undetectable = match quota.algorithm() {
                 Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => drain,
-                Algorithm::SlidingWindowLog => Span::ZERO,
+                Algorithm::SlidingWindowLog | Algorithm::FirstHitWindow => Span::ZERO,
                 Algorithm::FixedWindow | Algorithm::SlidingWindowCounter => window,
             };
             let then = NOW.plus(undetectable).plus(Span::from_secs(ahead));

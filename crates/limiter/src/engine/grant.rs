@@ -8,7 +8,9 @@
 //! whole term:
 //!
 //! - **Windows.** A hit weighs the same anywhere in its slice, and the weight of older slices only
-//!   falls. So the term ends with the slice, and the charge is a plain decision.
+//!   falls. So the term ends with the slice, and the charge is a plain decision. A first-hit window
+//!   is one slice, which the first grant opens if no hit has: its end, which is all that a holder
+//!   has to know, is the term.
 //! - **Buckets.** A bucket that is idle when it is charged would refill what is not spent yet. So
 //!   the charge is made as if at the end of the term: `TAT = max(TAT, now + term) + k·T`, with the
 //!   notation of [`tat`](super::tat).
@@ -62,7 +64,7 @@ use smallvec::SmallVec;
 
 use super::state::State;
 use super::tat::{Rate, Tat};
-use super::{bucket, decide, preview, windows};
+use super::{bucket, decide, first_hit_window, preview, windows};
 use crate::quota::{Algorithm, Quota};
 use crate::units::{Hits, Span, Timestamp};
 
@@ -76,6 +78,8 @@ const FAR_BUCKET_TERM_DIVISOR: u64 = 2;
 pub enum Mark {
     /// The number of the slice that was charged.
     Slice(u64),
+    /// When the first-hit window that was charged was opened.
+    Opened(Timestamp),
     /// The TAT that the charge left.
     Tat(Tat),
 }
@@ -131,11 +135,16 @@ pub fn offer(state: &State, quota: &Quota, terms: Terms, now: Timestamp) -> Opti
         return Some(Offer { room, term });
     }
     let room = preview(&state.copy(), quota, Hits::PEEK, now).remaining;
-    // A state that was counted by a clock ahead of this one stays in its slice.
-    let slice = slice_of(state).unwrap_or(0).max(slice_at(quota, now));
-    let end = slice.saturating_add(1).saturating_mul(quota.slice().as_nanos());
-    let term = Timestamp::from_nanos(end).since(now).min(terms.longest);
-    Some(Offer { room, term })
+    let end = if quota.algorithm() == Algorithm::FirstHitWindow {
+        let open = first_hit_window::open_at(state, quota, now);
+        first_hit_window::end(open.map_or(now, |window| window.opened), quota)
+    } else {
+        // A state that was counted by a clock ahead of this one stays in its slice.
+        let slice = slice_of(state).unwrap_or(0).max(slice_at(quota, now));
+        let end = slice.saturating_add(1).saturating_mul(quota.slice().as_nanos());
+        Timestamp::from_nanos(end)
+    };
+    Some(Offer { room, term: end.since(now).min(terms.longest) })
 }
 
 /// Charges `hits` that may be spent for `term`, both within an [`offer`] of the same instant. On
@@ -157,6 +166,7 @@ pub fn charge(
     decide(&mut next, quota, hits, now);
     let mark = match &next {
         State::Tat(tat) => Mark::Tat(*tat),
+        State::FirstHitWindow { opened, .. } => Mark::Opened(*opened),
         windows => Mark::Slice(slice_of(windows)?),
     };
     *state = next;
@@ -178,6 +188,10 @@ pub fn give_back(
         Mark::Slice(slice) => {
             let is_open = slice_of(state) == Some(slice) && mark.is_open(quota, now);
             if is_open { hits } else { 0 }
+        }
+        Mark::Opened(opened) => {
+            let open = first_hit_window::open_at(state, quota, now);
+            if open.is_some_and(|window| window.opened == opened) { hits } else { 0 }
         }
         Mark::Tat(tat) => {
             let ends = now.plus(bucket_term(quota, terms)).max(granted_until);
@@ -212,7 +226,7 @@ pub fn refund(
         return nothing;
     }
     let mut next = state.copy();
-    if is_bucket(quota) {
+    if is_bucket(quota) || quota.algorithm() == Algorithm::FirstHitWindow {
         decide(&mut next, quota, refund_of(taken), now);
     } else {
         // The outstanding hits are of the newest slice, of which a refund takes first.
@@ -248,6 +262,10 @@ fn refundable(state: &State, quota: &Quota, outstanding: Outstanding, now: Times
             slices.copy_at(slice_at(quota, now), &mut counts);
             counts.iter().fold(0, |sum: u64, count| sum.saturating_add(*count))
         }
+        State::FirstHitWindow { .. } => {
+            let open = first_hit_window::open_at(state, quota, now);
+            open.map_or(0, |window| u64::from(window.used))
+        }
         _ => 0,
     };
     counted.saturating_sub(outstanding.hits)
@@ -262,6 +280,7 @@ impl Mark {
     pub fn is_open(&self, quota: &Quota, now: Timestamp) -> bool {
         match self {
             Self::Slice(slice) => slice_at(quota, now) <= *slice,
+            Self::Opened(opened) => now < first_hit_window::end(*opened, quota),
             Self::Tat(_) => true,
         }
     }

@@ -11,6 +11,7 @@
 //! sliding counter   expires = (index + 2)·w     w = ⌊expires / (index + 2)⌋     start = index·w
 //! bucket            TAT − last update ≤ the longest time in which any bucket drains
 //! sub-windows, log  the state holds its own time
+//! first-hit window  the state holds its opening        w = expires − opened
 //! reservation       expires = until + the time for which an id is remembered
 //! ```
 //!
@@ -23,7 +24,7 @@
 use super::delta::{ACTORS_MAX, Bounds};
 use super::reservation::{REMEMBERED, TTL_MAX};
 use super::state::State;
-use super::{bucket, sliding_window_counter, windows};
+use super::{bucket, first_hit_window, sliding_window_counter, windows};
 use crate::quota::{DRAIN_MAX, Quota, WINDOW_MAX, WINDOW_MIN};
 use crate::units::{Span, Timestamp};
 
@@ -51,6 +52,7 @@ impl State {
             Self::Reservation { .. } => {
                 self.reservation().map_or(Timestamp::EPOCH, |it| it.expires_at())
             }
+            Self::FirstHitWindow { opened, .. } => first_hit_window::end(*opened, quota),
         }
     }
 
@@ -77,6 +79,7 @@ impl State {
                 Span::from_nanos(actor_counters.slice_ns()),
             ),
             Self::Reservation { until, .. } => until.minus(TTL_MAX),
+            Self::FirstHitWindow { opened, .. } => *opened,
         }
     }
 
@@ -100,7 +103,22 @@ impl State {
                 let most = until.plus(REMEMBERED).plus(REMEMBERED).plus(EXPIRY_STEP);
                 (least..=most).contains(&expires).then(|| until.minus(TTL_MAX))
             }
+            Self::FirstHitWindow { opened, .. } => {
+                let longest = opened.plus(WINDOW_MAX).plus(EXPIRY_STEP);
+                (*opened <= expires && expires <= longest).then_some(*opened)
+            }
         }
+    }
+
+    /// Whether this first-hit window, with this expiry, was over when the window of `other` began.
+    /// Two such copies are not joined: the earlier one no longer matters, at whatever instant the
+    /// other arrives. False for any other two states.
+    pub fn is_over_before(&self, expires: Timestamp, other: &Self) -> bool {
+        matches!(
+            (self, other),
+            (Self::FirstHitWindow { .. }, Self::FirstHitWindow { opened, .. })
+                if expires.minus(EXPIRY_STEP) <= *opened
+        )
     }
 
     /// Whether a correct node, whose clock is at most [`AHEAD_MAX`] ahead of `now`, could hold this
@@ -128,7 +146,7 @@ impl State {
                     let bounds = Bounds { now, ahead_max: AHEAD_MAX, actors_max: ACTORS_MAX };
                     actor_counters.to_delta().validate(&bounds).is_ok()
                 }
-                Self::Reservation { .. } => {
+                Self::Reservation { .. } | Self::FirstHitWindow { .. } => {
                     self.last_update_from_expiry(expires).is_some_and(|seen| seen <= latest)
                 }
             }
@@ -163,7 +181,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_secs(1_767_225_600 + 3_601);
     const LONG: [Span; 3] =
         [Span::from_secs(3_600), Span::from_secs(86_400), Span::from_secs(400 * 86_400)];
-    const ALGORITHMS: [Algorithm; 6] = Algorithm::ALL;
+    const ALGORITHMS: [Algorithm; 7] = Algorithm::ALL;
 
     #[test]
     fn the_state_of_a_correct_node_is_plausible() {

@@ -1,10 +1,10 @@
-//! Six rate limiting algorithms as pure functions over small states.
+//! Seven rate limiting algorithms as pure functions over small states.
 //!
 //! A [`State`] is the stored form of one counter. [`decide`] answers a request and counts it,
 //! [`preview`] returns the same verdict without counting, and [`State::merge`] joins the copies of
 //! a counter that two nodes hold.
 //!
-//! These rules hold for all six:
+//! These rules hold for all seven:
 //!
 //! - **A denied request consumes nothing**, except in `fixed_window`, whose classic form counts it.
 //! - **Zero hits are a peek.** A peek changes nothing. It is allowed unless the count already
@@ -28,6 +28,7 @@
 
 // Public for their documentation: each algorithm holds its formula, example and bound.
 pub mod fine_window;
+pub mod first_hit_window;
 pub mod fixed_window;
 pub mod gcra;
 pub mod leaky_bucket;
@@ -43,6 +44,7 @@ pub mod reservation;
 pub mod sub_windows;
 pub mod tat;
 
+mod behavior;
 mod bucket;
 mod eventual;
 mod fine_keys;
@@ -54,6 +56,8 @@ mod verdict;
 mod windows;
 
 pub use actor_counters::{ActorCounters, MergeStats};
+pub use behavior::{Behavior, decide_with, preview_with};
+pub(crate) use behavior::{rest, takes_rest};
 pub use delta::{ActorId, Delta};
 pub use eventual::{decide_eventual, preview_eventual};
 pub use fine_keys::FineKeys;
@@ -85,6 +89,7 @@ pub fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> V
             return bucket::store(leaky_bucket::evaluate(state, quota, hits, now), state);
         }
         Algorithm::FixedWindow => fixed_window::evaluate(state, quota, hits, now),
+        Algorithm::FirstHitWindow => first_hit_window::evaluate(state, quota, hits, false, now),
     };
     if let Some(next) = next {
         *state = next;
@@ -102,5 +107,6 @@ pub fn preview(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Verd
             bucket::evaluate(state, quota, quota.burst(), hits, now).1
         }
         Algorithm::LeakyBucket => leaky_bucket::evaluate(state, quota, hits, now).1,
+        Algorithm::FirstHitWindow => first_hit_window::evaluate(state, quota, hits, false, now).1,
     }
 }

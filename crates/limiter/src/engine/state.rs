@@ -7,6 +7,7 @@
 //! | kind | join |
 //! |---|---|
 //! | fixed window | the later window; within one window the larger count |
+//! | first-hit window | the later opening, the larger count, and the smaller credit |
 //! | sliding counters | the larger count of each slice, cut to what the later copy keeps |
 //! | fine windows | as their two counts; a ring stays with the counts that it belongs to |
 //! | buckets | the later TAT |
@@ -78,6 +79,14 @@ pub enum State {
         /// It was committed or released, and keeps nothing free.
         is_settled: bool,
     },
+    /// Hits of the window that began with the first of them.
+    FirstHitWindow {
+        opened: Timestamp,
+        /// Admitted hits.
+        used: u32,
+        /// Hits that may pass beyond the limit, because they were given back.
+        credit: u16,
+    },
     /// Hits of the current window and the one before it, and when they passed. Never serialised:
     /// a [`copy`](State::copy) is [`State::SlidingCounter`].
     #[serde(skip)]
@@ -109,6 +118,13 @@ impl State {
                 if let (Some(ours), Some(theirs)) = (mine.reservation(), other.reservation()) {
                     *mine = ours.max(theirs).into();
                 }
+            }
+            (
+                Self::FirstHitWindow { opened, used, credit },
+                Self::FirstHitWindow { opened: also_opened, used: also_used, credit: other_credit },
+            ) => {
+                (*opened, *used) = ((*opened).max(also_opened), (*used).max(also_used));
+                *credit = (*credit).min(other_credit);
             }
             (mine, other) => {
                 if mine.kind() < other.kind() {
@@ -195,6 +211,10 @@ impl State {
                 let rest = u64::from(*amount) << 1 | u64::from(*is_settled);
                 [6, until.as_nanos(), rest].into_iter().for_each(write);
             }
+            Self::FirstHitWindow { opened, used, credit } => {
+                let rest = u64::from(*used) << 16 | u64::from(*credit);
+                [7, opened.as_nanos(), rest].into_iter().for_each(write);
+            }
         }
     }
 
@@ -208,6 +228,7 @@ impl State {
             Self::Log(_) => 5,
             Self::ActorCounters(_) => 6,
             Self::Reservation { .. } => 7,
+            Self::FirstHitWindow { .. } => 8,
         }
     }
 }

@@ -30,7 +30,7 @@ use super::sharded::Store;
 use super::slot::Slot;
 use super::sync::{record_check, slice_expiry};
 use crate::engine::fine_window::NEAR_DIVISOR;
-use crate::engine::{State, Verdict};
+use crate::engine::{Behavior, State, Verdict, rest, takes_rest};
 use crate::quota::{Algorithm, Quota};
 use crate::units::{Hits, Timestamp};
 
@@ -44,6 +44,27 @@ pub struct SingleCheck {
     pub counter: Counter,
     /// Zero is a peek, which changes nothing.
     pub hits: Hits,
+}
+
+/// Checks of the same counters, decided one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checks<'a> {
+    /// The hits of each check.
+    pub hits: &'a [Hits],
+    /// Of all of them.
+    pub behavior: Behavior,
+}
+
+impl<'a> From<&'a [Hits]> for Checks<'a> {
+    fn from(hits: &'a [Hits]) -> Self {
+        Self { hits, behavior: Behavior::default() }
+    }
+}
+
+impl<'a, const N: usize> From<&'a [Hits; N]> for Checks<'a> {
+    fn from(hits: &'a [Hits; N]) -> Self {
+        Self::from(hits.as_slice())
+    }
 }
 
 /// One verdict per counter, in the same order.
@@ -77,13 +98,15 @@ impl Store {
         owns().then(|| shard.check(counters, params, &self.overflow))
     }
 
-    /// Decides a check for each of `hits`, one after the other as [`Store::check_if`] would, and
-    /// returns all verdicts: those of the first check, then those of the second. `owns` is called
-    /// once, for all of them.
-    pub fn check_each_if(
+    /// Decides `checks` one after the other as [`Store::check_if`] would, and returns all verdicts:
+    /// those of the first check, then those of the second. `owns` is called once, for all of them.
+    ///
+    /// A check whose [`Behavior`] drains, and that some of several limits refuse, takes what is left
+    /// of these, and nothing of the others.
+    pub fn check_each_if<'a>(
         &self,
         counters: &[Counter],
-        hits: &[Hits],
+        checks: impl Into<Checks<'a>>,
         now: Timestamp,
         owns: impl FnOnce() -> bool,
     ) -> Option<Verdicts> {
@@ -92,7 +115,11 @@ impl Store {
         if !owns() {
             return None;
         }
-        let check = |hits| shard.check(counters, CheckParams::strict(hits, now), &self.overflow);
+        let Checks { hits, behavior } = checks.into();
+        let check = |hits| {
+            let params = CheckParams { behavior, ..CheckParams::strict(hits, now) };
+            shard.check(counters, params, &self.overflow)
+        };
         Some(one_after_the_other(hits, check))
     }
 
@@ -285,8 +312,19 @@ impl Shard {
             reservations.has_refused(Beside::of_counter(first));
         }
         let peek = CheckParams { hits: Hits::PEEK, ..params };
+        // What other keys share is not taken from them.
+        let may_drain = params.me.is_none() && matches!(placement, Placement::Table);
         let answer = |(counter, verdict): (&Counter, Verdict)| {
             self.record_denial(counter, params);
+            if may_drain && takes_rest(params.behavior, params.hits, &verdict) {
+                let excess = verdict.excess;
+                self.charge(
+                    counter,
+                    CheckParams { hits: rest(&verdict), ..params },
+                    &mut placement,
+                );
+                return Verdict { excess, ..self.preview(counter, params, &placement) };
+            }
             if verdict.allowed { self.preview(counter, peek, &placement) } else { verdict }
         };
         counters.iter().zip(previews).map(answer).collect()
@@ -482,6 +520,14 @@ fn may_refine(state: &State, verdict: &Verdict) -> bool {
         && verdict.remaining <= verdict.limit - verdict.limit / NEAR_DIVISOR
 }
 
+/// Whether a refusal changed the counter.
+#[inline]
+fn counts_refused(quota: &Quota, params: CheckParams, verdict: &Verdict) -> bool {
+    // Drained: of the hits some were not too many.
+    let drained = || u64::from(verdict.excess) < params.hits.charge();
+    quota.algorithm() == Algorithm::FixedWindow || (params.behavior.drains && drained())
+}
+
 /// Queues what a charge changed.
 #[inline]
 fn record_charge(
@@ -493,7 +539,7 @@ fn record_charge(
 ) {
     if params.me.is_some() {
         record_check(slot, queues, quota, params, Some(verdict));
-    } else if verdict.allowed || quota.algorithm() == Algorithm::FixedWindow {
+    } else if verdict.allowed || counts_refused(quota, params, verdict) {
         queues.enqueue_strict(slot);
         queues.enqueue_snapshot(slot);
     }

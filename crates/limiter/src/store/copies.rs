@@ -158,7 +158,14 @@ impl Shard {
         }
         self.forget_reservation(key);
         if let Some((slot, queues)) = self.live_mut(key, now) {
+            if state.is_over_before(expires, &slot.state) {
+                return MergeOutcome::Merged { changed: false };
+            }
             let before = slot.state.clone();
+            if before.is_over_before(slot.meta.expires(), &state) {
+                slot.state = State::Absent;
+                slot.meta = slot.meta.with_expiry(expires);
+            }
             slot.state.merge(state);
             slot.extend(expires);
             let changed = slot.state != before;

@@ -1,6 +1,6 @@
 //! Strict and eventual counting over the same slots.
 
-use crate::engine::{self, ActorId, Retry, State, Verdict, reservation};
+use crate::engine::{self, ActorId, Behavior, Retry, State, Verdict, reservation};
 use crate::quota::Quota;
 use crate::units::{Hits, Timestamp};
 
@@ -30,6 +30,8 @@ impl From<ActorId> for LocalActor {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CheckParams {
     pub(super) hits: Hits,
+    /// Not of eventual limits.
+    pub(super) behavior: Behavior,
     pub(super) now: Timestamp,
     /// As which actor this node counts eventual keys. `None` for strict ones: this node is their
     /// owner, so its state is complete.
@@ -46,7 +48,8 @@ pub(super) struct CheckParams {
 impl CheckParams {
     /// Of strict counters that this node decides.
     pub(super) fn strict(hits: Hits, now: Timestamp) -> Self {
-        Self { hits, now, me: None, refines: true, reserved: 0, in_full: false }
+        let behavior = Behavior::default();
+        Self { hits, behavior, now, me: None, refines: true, reserved: 0, in_full: false }
     }
 
     /// Of leased counters.
@@ -64,9 +67,10 @@ impl CheckParams {
         Self { me, refines: false, in_full: true, ..Self::strict(hits, now) }
     }
 
-    /// The same check of a strict counter at `now`.
+    /// The same check of a strict counter at `now` that other keys share: it neither takes what is
+    /// left for them nor credits them.
     pub(super) fn strict_at(self, now: Timestamp) -> Self {
-        Self { now, me: None, ..self }
+        Self { now, me: None, behavior: Behavior::default(), ..self }
     }
 
     #[inline]
@@ -76,9 +80,15 @@ impl CheckParams {
             return self.charge_in_full(state, quota);
         }
         match me {
+            None if self.behavior != Behavior::default() => self.decide_with_behavior(state, quota),
             None => engine::decide(state, quota, hits, now),
             Some(me) => engine::decide_eventual(state, me.actor, quota, hits, now),
         }
+    }
+
+    #[cold]
+    fn decide_with_behavior(self, state: &mut State, quota: &Quota) -> Verdict {
+        engine::decide_with(state, quota, self.hits, self.behavior, self.now)
     }
 
     #[cold]

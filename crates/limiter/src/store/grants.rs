@@ -12,7 +12,7 @@
 
 use smallvec::SmallVec;
 
-use super::check::{Verdicts, one_after_the_other};
+use super::check::{Checks, Verdicts, one_after_the_other};
 use super::counting_mode::CheckParams;
 use super::key::Counter;
 use super::shard::Shard;
@@ -57,16 +57,16 @@ pub struct Leased {
 }
 
 impl Store {
-    /// Decides a check of a leased rule for each of `hits` as [`Store::check_each_if`] does, and
+    /// Decides `checks` of a leased rule as [`Store::check_each_if`] does, and
     /// then grants what is asked for, if anything is to be had. A refund among them takes nothing
     /// of what is `outstanding`, one per counter (an empty list: nothing is).
     ///
     /// A refused check is not counted, by a fixed window either: what is given back to it would be
-    /// used up by hits that were refused.
-    pub fn check_leased_if(
+    /// used up by hits that were refused. What was granted is neither drained nor credited.
+    pub fn check_leased_if<'a>(
         &self,
         counters: &[Counter],
-        hits: &[Hits],
+        checks: impl Into<Checks<'a>>,
         ask: Option<Ask>,
         outstanding: &[Outstanding],
         now: Timestamp,
@@ -77,13 +77,14 @@ impl Store {
         if !owns() {
             return None;
         }
+        let Checks { hits, behavior } = checks.into();
         let mut refunded = SmallVec::new();
         let check = |hits: Hits| {
             if hits.refund() > 0 {
                 refunded.resize(counters.len(), Refunded::default());
                 return shard.refund(counters, hits.refund(), outstanding, &mut refunded, now);
             }
-            let params = CheckParams::leased(hits, now);
+            let params = CheckParams { behavior, ..CheckParams::leased(hits, now) };
             shard.check_uncounted(counters, params, &self.overflow)
         };
         let verdicts = one_after_the_other(hits, check);

@@ -17,7 +17,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::descriptor::Entry;
 use crate::policy::{Mode, Scope};
-use crate::quota::Quota;
+use crate::quota::{Algorithm, Quota};
 use crate::units::{Span, Timestamp};
 
 /// The identity of one counter.
@@ -217,12 +217,34 @@ impl CounterKind {
         Self { hash: Self::hash_of(quota), flags }
     }
 
+    /// The same kind for any window that the quota may have, if its state is an instant: of a
+    /// first-hit window or a bucket. For requests that send their limit along and may change it
+    /// from one to the next: a client that changes the window goes on with the same count.
+    ///
+    /// Such counters are kept over a restart, whatever their window. No reservation is beside them.
+    pub fn of_any_window(quota: &Quota, mode: Mode, scope: Scope) -> Self {
+        let kind = Self::of(quota, mode, scope);
+        match quota.algorithm() {
+            Algorithm::FirstHitWindow
+            | Algorithm::TokenBucket
+            | Algorithm::LeakyBucket
+            | Algorithm::Gcra => Self { hash: Self::hash_with(quota, 0), flags: kind.flags | LONG },
+            Algorithm::FixedWindow
+            | Algorithm::SlidingWindowLog
+            | Algorithm::SlidingWindowCounter => kind,
+        }
+    }
+
     /// What the quota alone adds to the tag.
     fn hash_of(quota: &Quota) -> u64 {
+        Self::hash_with(quota, quota.window().as_nanos())
+    }
+
+    fn hash_with(quota: &Quota, window_ns: u64) -> u64 {
         let form = (quota.algorithm() as u64)
             | u64::from(quota.queue().is_some()) << 8
             | u64::from(quota.sub_windows()) << 16;
-        spread(spread(quota.window().as_nanos()).wrapping_add(form))
+        spread(spread(window_ns).wrapping_add(form))
     }
 }
 
@@ -475,6 +497,23 @@ mod tests {
         };
         let counter = |limit| descriptor.counter(&quota(limit), Mode::Strict, Scope::Region);
         assert_eq!(counter(10), counter(20));
+    }
+
+    #[test]
+    fn a_limit_that_is_sent_along_may_change_its_window() {
+        let kind = |algorithm, secs| {
+            let quota = Quota::simple(algorithm, 10, Span::from_secs(secs)).expect("valid");
+            CounterKind::of_any_window(&quota, Mode::Strict, Scope::Region)
+        };
+        let key = |algorithm, secs| hash("d", &[("a", "b")]).counter_of(kind(algorithm, secs));
+        let instants = [Algorithm::FirstHitWindow, Algorithm::TokenBucket, Algorithm::Gcra];
+        for algorithm in instants {
+            assert_eq!(key(algorithm, 1), key(algorithm, 86_400));
+            assert!(key(algorithm, 1).is_long() && key(algorithm, 1).is_owned());
+        }
+        assert_ne!(key(instants[0], 1), key(instants[1], 1));
+        let numbered = Algorithm::FixedWindow;
+        assert_ne!(key(numbered, 60), key(numbered, 61), "windows of one number and two lengths");
     }
 
     #[test]

@@ -40,7 +40,7 @@ mod sync;
 mod table;
 mod unsettled_clock;
 
-pub use check::{SingleCheck, Verdicts};
+pub use check::{Checks, SingleCheck, Verdicts};
 pub use copies::{Cursor, MergeOutcome, StoredCounter};
 pub use counting_mode::{LocalActor, SYNC_SLACK_DIVISOR};
 pub use grants::{Ask, Granted, Leased};

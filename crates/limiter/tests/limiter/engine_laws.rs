@@ -9,8 +9,8 @@ use crdts::{CmRDT, CvRDT, GCounter, VClock};
 use proptest::prelude::*;
 use tidegate_limiter::engine::delta::{Bounds, DeltaSlice};
 use tidegate_limiter::engine::{
-    ActorCounters, ActorId, Delta, FineKeys, Retry, State, Verdict, decide, decide_eventual,
-    preview, preview_eventual,
+    ActorCounters, ActorId, Behavior, Delta, FineKeys, Retry, State, Verdict, decide,
+    decide_eventual, decide_with, preview, preview_eventual, preview_with,
 };
 use tidegate_limiter::quota::{
     Algorithm, LOG_LIMIT_MAX, QUEUE_MAX, Quota, QuotaParts, SUB_WINDOWS_MAX, WINDOW_MAX,
@@ -119,6 +119,36 @@ proptest! {
             for hits in [Hits::PEEK, Hits::ONE, request] {
                 prop_assert_eq!(denied.preview(hits, later), counter.preview(hits, later));
             }
+        }
+    }
+
+    /// A request that drains is decided as any other. Refused, it leaves nothing, as if a request
+    /// for what was left had passed, and the time to retry is exact.
+    #[test]
+    fn a_refused_request_that_drains_takes_what_is_left(history in history(), request in 1..40_u64) {
+        let (counter, now) = history.replay();
+        let (request, quota) = (history.hits(request), &history.quota);
+        let drains = Behavior { drains: true, credits: false };
+        let (mut drained, mut alone) = (counter.state.clone(), counter.state.clone());
+        let previewed = preview_with(&counter.state, quota, request, drains, now);
+        let verdict = decide_with(&mut drained, quota, request, drains, now);
+        prop_assert_eq!(previewed, verdict);
+        let plain = decide(&mut alone, quota, request, now);
+        prop_assert_eq!(verdict.allowed, plain.allowed);
+        if plain.allowed || plain.remaining == 0 {
+            prop_assert_eq!((verdict, &drained), (plain, &alone));
+            return Ok(());
+        }
+        prop_assert_eq!((verdict.remaining, verdict.excess), (0, plain.excess));
+        prop_assert!(!preview(&drained, quota, Hits::ONE, now).allowed);
+        decide(&mut alone, quota, Hits::new(i64::from(plain.remaining)), now);
+        prop_assert_eq!(&drained, &alone);
+        if let Retry::After(wait) = verdict.retry {
+            let then = now.plus(wait);
+            prop_assert!(preview(&drained, quota, request, then).allowed);
+            prop_assert!(!preview(&drained, quota, request, then.minus(Span::from_nanos(1))).allowed);
+        } else {
+            prop_assert_eq!(verdict.retry, Retry::Never);
         }
     }
 
@@ -346,7 +376,7 @@ proptest! {
             prop_assert!(!error.to_string().is_empty());
             return Ok(());
         }
-        let quota = small_quota(6);
+        let quota = small_quota(SLICED);
         let mut state = mine.clone();
         merge_delta(&mut state, &delta);
         let left = |state: &State, at| preview_eventual(state, &quota, Hits::PEEK, at).remaining;
@@ -480,7 +510,9 @@ impl History {
         let earned = u128::from(interval.as_nanos()) * limit;
         match self.quota.algorithm() {
             Algorithm::SlidingWindowLog if interval < window => prop_assert!(hits <= limit),
-            Algorithm::FixedWindow if interval < window => prop_assert!(hits <= 2 * limit),
+            Algorithm::FixedWindow | Algorithm::FirstHitWindow if interval < window => {
+                prop_assert!(hits <= 2 * limit);
+            }
             Algorithm::SlidingWindowCounter if interval < window => {
                 prop_assert!(hits < 2 * limit || hits == limit);
             }
@@ -582,7 +614,10 @@ fn sliding(limit: u32, secs: u64, sub_windows: u8) -> Quota {
     .expect("a valid quota")
 }
 
-/// Seven quotas that one key may have had: each algorithm, and sub-windows.
+/// A sliding window counter with sub-windows, after those of each algorithm.
+const SLICED: usize = Algorithm::ALL.len();
+
+/// Quotas that one key may have had: each algorithm, and sub-windows.
 fn small_quota(kind: usize) -> Quota {
     match Algorithm::ALL.get(kind) {
         Some(&algorithm) => {
@@ -621,7 +656,7 @@ fn state_of(
 
 /// Any form of state, refunds included.
 fn small_state() -> impl Strategy<Value = State> {
-    let kind = prop_oneof![3 => 0..7_usize, 2 => Just(2)];
+    let kind = prop_oneof![3 => 0..=SLICED, 2 => Just(2)];
     (kind, prop::bool::ANY, prop::bool::ANY).prop_flat_map(|(kind, eventual, is_fine)| {
         state_of(small_quota(kind), eventual, is_fine, true)
     })
@@ -629,7 +664,7 @@ fn small_state() -> impl Strategy<Value = State> {
 
 /// Two states of the same counter.
 fn siblings(refunds: bool) -> impl Strategy<Value = (Quota, bool, State, State)> {
-    (0..7_usize, prop::bool::ANY).prop_flat_map(move |(kind, eventual)| {
+    (0..=SLICED, prop::bool::ANY).prop_flat_map(move |(kind, eventual)| {
         let quota = small_quota(kind);
         let eventual = Counter::new(quota, eventual).eventual;
         let state = || state_of(quota, eventual, false, refunds);
@@ -638,10 +673,10 @@ fn siblings(refunds: bool) -> impl Strategy<Value = (Quota, bool, State, State)>
 }
 
 fn eventual_state() -> impl Strategy<Value = State> {
-    state_of(small_quota(6), true, false, true)
+    state_of(small_quota(SLICED), true, false, true)
 }
 
-/// Valid and invalid deltas for [`small_quota`] 6.
+/// Valid and invalid deltas for [`small_quota`] [`SLICED`].
 fn delta() -> impl Strategy<Value = Delta> {
     let value = prop_oneof![8 => 1..30_u64, 1 => Just(u64::from(u32::MAX)), 1 => any::<u64>()];
     let clock = move || {

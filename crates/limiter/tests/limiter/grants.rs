@@ -73,7 +73,8 @@ fn quota() -> impl Strategy<Value = Quota> {
     (algorithm, 1..60_u32, 1..4_u64, 1..90_u32, prop::sample::select(vec![1_u8, 4, 10])).prop_map(
         |(algorithm, limit, secs, burst, sub_windows)| {
             let is_sliding = algorithm == Algorithm::SlidingWindowCounter;
-            let is_window = is_sliding || algorithm == Algorithm::FixedWindow;
+            let windows = [Algorithm::FixedWindow, Algorithm::FirstHitWindow];
+            let is_window = is_sliding || windows.contains(&algorithm);
             Quota::new(QuotaParts {
                 algorithm,
                 limit,
@@ -210,11 +211,20 @@ impl World {
         }
     }
 
+    /// A first-hit window of the owner may begin with a grant, before any of its hits passes.
+    fn open_window(&mut self, quota: &Quota) {
+        let is_open = self.seen.expires_at(quota) > self.now;
+        if let (State::FirstHitWindow { opened, .. }, false) = (&self.owner, is_open) {
+            self.seen = State::FirstHitWindow { opened: *opened, used: 0, credit: 0 };
+        }
+    }
+
     /// `hits` are admitted now, by the larger of the bursts.
     fn passes(&mut self, hits: u32) {
         let [a, b] = self.quotas;
         let quota = if a.burst() < b.burst() { b } else { a };
         let hits = Hits::new(i64::from(hits));
+        self.open_window(&quota);
         let verdict = engine::decide(&mut self.seen, &quota, hits, self.now);
         assert!(verdict.allowed, "{} over: {verdict:?}", verdict.excess);
     }

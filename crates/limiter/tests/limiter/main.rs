@@ -4,6 +4,7 @@ mod engine_laws;
 mod engine_traps;
 mod eventual_merge;
 mod fine_windows;
+mod first_hit_window;
 mod folded_starts;
 mod grants;
 mod reservations;

@@ -219,7 +219,7 @@ fn agrees_with_the_model(quotas: [Quota; 2], ops: Vec<Op>, eventual: bool) {
                     continue;
                 }
                 let hits: Vec<_> = hits.into_iter().map(Hits::new).collect();
-                let verdicts = store.check_each_if(&counters, &hits, now, || true);
+                let verdicts = store.check_each_if(&counters, hits.as_slice(), now, || true);
                 let one = |&hits| check_model(&mut model, &counters, hits, now, false);
                 let expected: Vec<_> = hits.iter().flat_map(one).collect();
                 assert_eq!(verdicts.map(|it| it.to_vec()), Some(expected));
