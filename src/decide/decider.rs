@@ -28,6 +28,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::blocked_by_hand;
 use super::blocked_sources::BlockedSources;
+use super::carried::CarriedRules;
 use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
 use super::combiner::Combiner;
 use super::dedup_cache::DedupCache;
@@ -52,6 +53,8 @@ pub struct Options {
     pub envoy: Envoy,
     /// Mode and `on_unavailable` of the limits that clients name themselves.
     pub throttle_rule: Arc<Rule>,
+    /// The same of the limits that requests carry with their key.
+    pub carried_rules: CarriedRules,
     /// Most time that the owner of a key in this region may take.
     pub deadline: Duration,
     /// Most time that the owner of a global key may take.

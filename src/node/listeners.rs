@@ -29,6 +29,7 @@ use crate::compat::envoy_ratelimit::statistics::{Source, prometheus};
 use crate::config::{Config, UserError};
 use crate::enrolment;
 use crate::front::bounds::Bounds;
+use crate::front::gubernator::{self, GubernatorListener};
 use crate::front::http::{HttpListener, router};
 use crate::front::pages::Page;
 use crate::front::proxy::{self, AccessLog, Observers, ProxyListener, ServerTls};
@@ -50,6 +51,8 @@ pub(super) struct Listeners {
     http: Bound,
     grpc: Bound,
     resp: Bound,
+    gubernator_grpc: Bound,
+    gubernator_http: Bound,
     proxy: Bound,
     admin: Bound,
     debug: Bound,
@@ -63,6 +66,8 @@ pub(super) struct ListenerTls {
     pub(super) http: Option<Tls>,
     pub(super) grpc: Option<Tls>,
     pub(super) resp: Option<Tls>,
+    /// Of both of its listeners.
+    pub(super) gubernator: Option<Tls>,
     pub(super) proxy: Option<Tls>,
     pub(super) admin: Option<Tls>,
     /// Of the proxy to the application.
@@ -159,6 +164,16 @@ impl Listeners {
             http: Bound::bind("http.listen", config.http.listen, &stats.http)?,
             grpc: Bound::bind("grpc.listen", config.grpc.listen, &stats.grpc)?,
             resp: Bound::bind("resp.listen", config.resp.listen, &stats.resp)?,
+            gubernator_grpc: Bound::bind(
+                "gubernator.grpc",
+                config.gubernator.grpc,
+                &stats.gubernator,
+            )?,
+            gubernator_http: Bound::bind(
+                "gubernator.http",
+                config.gubernator.http,
+                &stats.gubernator,
+            )?,
             proxy: Bound::bind("proxy.listen", config.proxy.listen, &stats.proxy)?,
             admin: Bound::bind("admin.listen", config.admin.listen, &stats.admin)?,
             debug: Bound::bind("debug.listen", config.debug.listen, &stats.debug)?,
@@ -187,6 +202,14 @@ impl Listeners {
             (name("http", "http (TLS)", &tls.http), &self.http),
             (name("grpc", "grpc (TLS)", &tls.grpc), &self.grpc),
             (name("resp", "resp (TLS)", &tls.resp), &self.resp),
+            (
+                name("gubernator grpc", "gubernator grpc (TLS)", &tls.gubernator),
+                &self.gubernator_grpc,
+            ),
+            (
+                name("gubernator http", "gubernator http (TLS)", &tls.gubernator),
+                &self.gubernator_http,
+            ),
             (name("proxy", "proxy (TLS)", &tls.proxy), &self.proxy),
             (name("admin", "admin (TLS)", &tls.admin), &self.admin),
             ("debug", &self.debug),
@@ -221,7 +244,19 @@ impl Listeners {
             self.listening().count(),
         );
         let bounds = Bounds { connections_max, ..Bounds::from(config) };
-        let Self { http, grpc, resp, proxy, admin, debug, join, tls, access_log } = self;
+        let Self {
+            http,
+            grpc,
+            resp,
+            gubernator_grpc,
+            gubernator_http,
+            proxy,
+            admin,
+            debug,
+            join,
+            tls,
+            access_log,
+        } = self;
         let metrics = &probes.metrics;
         let decider = |listener: &Listener| {
             Arc::new(Measured::new(core.decider.clone(), listener.clone(), core.clock.clone()))
@@ -251,6 +286,24 @@ impl Listeners {
             resp.stats.clone(),
             tls.resp,
         );
+        let gubernator = Arc::new(GubernatorListener {
+            decide: decider(&metrics.gubernator),
+            probes: probes.clone(),
+            settings: gubernator::Settings {
+                zone: config.gubernator.time_zone.0.clone(),
+                quirks: config.gubernator.quirks,
+            },
+            bounds: bounds.clone(),
+            topology: core.topology.clone(),
+            advertise: gubernator_grpc.addr().map_or_else(String::new, |addr| addr.to_string()),
+            stats: gubernator_http.stats.clone(),
+            calls: probes.gubernator_calls.clone(),
+            metrics: Page::default(),
+        });
+        let gubernator_grpc_service =
+            Traced::new(gubernator::grpc_routes(gubernator.clone()), traces.clone(), Form::Grpc);
+        let gubernator_http_service =
+            Traced::new(gubernator::router(gubernator), traces.clone(), Form::Http);
         let proxy_bounds = proxy::bounds(&bounds);
         let observers = Observers {
             listener: proxy.stats.clone(),
@@ -290,6 +343,8 @@ impl Listeners {
         async move {
             let [http_tls, admin_tls] = [tls.http, tls.admin].map(Protocols::Http);
             let grpc_tls = Protocols::Grpc(tls.grpc);
+            let gubernator_grpc_tls = Protocols::Grpc(tls.gubernator.clone());
+            let gubernator_http_tls = Protocols::Http(tls.gubernator);
             let maintenance = async {
                 drain.run_until_cancelled(maintenance).await;
                 Ok(())
@@ -312,6 +367,20 @@ impl Listeners {
                 http.serve(http_service, http_tls, &bounds, joined.cancelled(), &drain),
                 grpc.serve(grpc_service, grpc_tls, &bounds, joined.cancelled(), &drain),
                 resp,
+                gubernator_grpc.serve(
+                    gubernator_grpc_service,
+                    gubernator_grpc_tls,
+                    &bounds,
+                    joined.cancelled(),
+                    &drain
+                ),
+                gubernator_http.serve(
+                    gubernator_http_service,
+                    gubernator_http_tls,
+                    &bounds,
+                    joined.cancelled(),
+                    &drain
+                ),
                 proxy.serve(
                     proxy_service,
                     proxy_protocols,

@@ -130,7 +130,9 @@ impl<'a> Reader<'a> {
 
     fn string_field(&mut self, field: &str) -> Result<String, Error> {
         let start = self.at;
-        if self.peek() == Some(b'"') { Ok(self.string()?.into_owned()) } else {
+        if self.peek() == Some(b'"') {
+            Ok(self.string()?.into_owned())
+        } else {
             Err(self.invalid_value("string", field, start))
         }
     }
@@ -277,10 +279,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a list; `item` reads each value.
-    fn list(
-        &mut self,
-        mut item: impl FnMut(&mut Self) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    fn list(&mut self, mut item: impl FnMut(&mut Self) -> Result<(), Error>) -> Result<(), Error> {
         if !self.eat(b'[') {
             return Err(self.unexpected_token());
         }
@@ -424,10 +423,7 @@ impl Reader<'_> {
                 reader.string().map_or(1, |_| reader.at - at)
             }
             Some(b'{' | b'}' | b'[' | b']' | b',' | b':') => 1,
-            _ => rest
-                .iter()
-                .take_while(|byte| !b" \t\r\n,:{}[]\"".contains(byte))
-                .count(),
+            _ => rest.iter().take_while(|byte| !b" \t\r\n,:{}[]\"".contains(byte)).count(),
         };
         String::from_utf8_lossy(rest.get(..length.min(SHOWN_MAX)).unwrap_or_default()).into_owned()
     }
@@ -554,10 +550,9 @@ mod tests {
 
     #[test]
     fn names_of_fields_are_those_of_the_proto_file_or_in_camel_case() {
-        let request = one(
-            r#""name":"n","uniqueKey":"k","hits":"1","limit":10,"duration":1e3,"algorithm":
-            "LEAKY_BUCKET","behavior":33,"burst":5.0,"createdAt":"7","metadata":{"a":["b",{}]}"#,
-        );
+        let request =
+            one(r#""name":"n","uniqueKey":"k","hits":"1","limit":10,"duration":1e3,"algorithm":
+            "LEAKY_BUCKET","behavior":33,"burst":5.0,"createdAt":"7","metadata":{"a":["b",{}]}"#);
         let expected = RateLimitReq {
             name: "n".to_owned(),
             unique_key: "k".to_owned(),
@@ -596,7 +591,8 @@ mod tests {
             ["1.5", "\"\"", "\" 1\"", "\"01\"", "\"1.\"", "9223372036854775808", "1e19", "true"]
         {
             let error = one(&format!("\"hits\":{text}")).expect_err(text);
-            let expected = format!("proto: (line 1:21): invalid value for int64 field hits: {text}");
+            let expected =
+                format!("proto: (line 1:21): invalid value for int64 field hits: {text}");
             assert_eq!(error, expected);
         }
     }
@@ -620,7 +616,8 @@ mod tests {
 
     #[test]
     fn a_message_without_requests_is_empty() {
-        for body in ["", " \n", "{}", "{\"requests\":[]}", "{\"requests\":null}", "{\"x\":[1,{}]}"] {
+        for body in ["", " \n", "{}", "{\"requests\":[]}", "{\"requests\":null}", "{\"x\":[1,{}]}"]
+        {
             assert_eq!(requests(body.as_bytes()), Ok(Requests::default()), "{body}");
         }
         assert_eq!(requests(b"{} and more"), Ok(Requests::default()));
