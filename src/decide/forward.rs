@@ -21,13 +21,14 @@ use futures_util::future::join_all;
 use scopeguard::ScopeGuard;
 use smallvec::SmallVec;
 use tidegate_cluster::backoff::exponential;
-use tidegate_cluster::mesh::codec::{COMBINED_CHECKS, TRACED_CHECKS};
+use tidegate_cluster::mesh::codec::{COMBINED_CHECKS, FIRST_HIT_WINDOWS, TRACED_CHECKS};
 use tidegate_cluster::mesh::wire::{
     Call, Check, CombinedCheck, CombinedVerdicts, Grant, Reply, TraceContext, TracedCheck,
 };
 use tidegate_cluster::mesh::{CallError, Mesh, Peer, StreamClass, running};
 use tidegate_cluster::replication;
-use tidegate_limiter::store::{KeyHash, Verdicts};
+use tidegate_limiter::quota::Algorithm;
+use tidegate_limiter::store::{Counter, KeyHash, Verdicts};
 use tidegate_limiter::units::{Hits, Span};
 use tidegate_ownership::identity::NodeId;
 use tokio::runtime::Handle;
@@ -394,6 +395,9 @@ impl Batch<'_> {
     /// One attempt over one connection, within the time that is left.
     async fn send(&self, mesh: &Mesh, peer: &Peer) -> Attempt {
         let Some((&hits, further)) = self.hits.split_first() else { return Attempt::Failed };
+        if !can_decide(peer.version, &self.limits.counters) {
+            return Attempt::Failed;
+        }
         let first = Check {
             id: self.id,
             scope: self.limits.scope,
@@ -447,6 +451,12 @@ impl Batch<'_> {
             Err(CallError::Closed) => Attempt::Lost,
         }
     }
+}
+
+/// Whether an owner that speaks `version` knows the algorithms of all limits.
+fn can_decide(version: u8, counters: &[Counter]) -> bool {
+    let is_new = |it: &Counter| it.quota.algorithm() == Algorithm::FirstHitWindow;
+    version >= FIRST_HIT_WINDOWS || !counters.iter().any(is_new)
 }
 
 /// Whether a call may bring a grant.

@@ -6,7 +6,8 @@
 //! key back; the clock of one holder is a tenth too slow, that of the other a tenth too fast;
 //! windows end and the rule changes. In each state that is reached
 //!
-//! - a counter that sees each hit when it passes has had room for all of them,
+//! - a counter that sees each hit when it passes has had room for all of them (its first-hit window
+//!   begins when that of the owner does, which may be with a grant),
 //! - the owner has counted what has passed and what may still pass,
 //! - of each call no more was spent and taken back than it was granted, and it was granted once,
 //! - a window has counted what its owner admitted and granted and did not take back, and
@@ -73,6 +74,12 @@ fn window(tick_ms: u64) -> Setting {
         without: None,
         reached: Mutex::default(),
     }
+}
+
+/// As `window`, one that begins with the first hit or grant.
+fn first_hit_window(tick_ms: u64) -> Setting {
+    let quota = |limit| Quota::simple(Algorithm::FirstHitWindow, limit, Span::from_secs(1));
+    Setting { quotas: [4, 3].map(|limit| quota(limit).expect("valid")), ..window(tick_ms) }
 }
 
 /// A hit each 4 ms, so a term of 7.8 ms, and four hits for a holder.
@@ -180,6 +187,9 @@ fn no_order_of_events_admits_more_than_the_limit_or_loses_a_hit() {
         ("window", window(500), HOLDERS, 8),
         ("window", window(500), RECALLS, 10),
         ("window", window(250), REFUNDS, 8),
+        ("first-hit window", first_hit_window(500), EVERYTHING, 6),
+        ("first-hit window", first_hit_window(250), TIME, 9),
+        ("first-hit window", first_hit_window(250), REFUNDS, 8),
         ("bucket", bucket(), REFUNDS, 8),
         ("bucket", bucket(), EVERYTHING, 6),
         ("bucket", bucket(), TIME, 9),
@@ -237,6 +247,7 @@ fn without_any_one_rule_some_order_of_events_does() {
         (Rule::OfOneIncarnation, window(500), restart, none),
         (Rule::OnlyWhatIsEntered, window(500), Bounds { crashes: 1, ..lost }, none),
         (Rule::OutstandingIsNotRefunded, window(500), refund, none),
+        (Rule::OutstandingIsNotRefunded, first_hit_window(500), refund, none),
         (Rule::OutstandingIsNotRefunded, bucket(), refund, none),
         (Rule::UnknownIsNotRefunded, window(500), refund_of_next, none),
     ];

@@ -19,13 +19,14 @@ use tidegate_limiter::store::{Counter, Cursor, KeyHasher, OnFull, Options, Store
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
 const NOW: Timestamp = Timestamp::from_secs(1_767_225_600 + 500);
-const ALGORITHMS: [Algorithm; 6] = [
+const ALGORITHMS: [Algorithm; 7] = [
     Algorithm::FixedWindow,
     Algorithm::SlidingWindowCounter,
     Algorithm::SlidingWindowLog,
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
     Algorithm::Gcra,
+    Algorithm::FirstHitWindow,
 ];
 
 // === reading again ===
@@ -47,12 +48,12 @@ fn counts_of_long_windows_come_back_and_others_do_not() {
         store.check(&[share], Hits::ONE, NOW);
     }
     assert!(!before.round(&store, NOW));
-    assert_eq!(before.status().keys, 50 * 7);
+    assert_eq!(before.status().keys, 50 * 8);
     drop(before);
 
     let (after, restarted) = start(&path);
     assert_eq!(held(&restarted), held_long(&store));
-    assert_eq!(after.status().loaded, 50 * 7);
+    assert_eq!(after.status().loaded, 50 * 8);
     let verdict = restarted.check(&[day(1)], Hits::PEEK, NOW)[0];
     assert_eq!(verdict.remaining, 93);
 }

@@ -549,6 +549,24 @@ fn calls() -> Vec<(&'static str, Call)> {
             "states_of_reservations",
             Call::States([false, true].map(reservation).map(entry).to_vec()),
         ),
+        (
+            "states_of_first_hit_windows",
+            Call::States([0, 70_000].map(first_hit_window).map(entry).to_vec()),
+        ),
+        (
+            "check_first_hit_window",
+            Call::Check(Check {
+                id: 9,
+                scope: Scope::Region,
+                counters: smallvec![Counter {
+                    key: KEY,
+                    quota: quota(Algorithm::FirstHitWindow, 1)
+                }],
+                hits: Hits::ONE,
+                durability: Durability::Async,
+                deadline: Span::from_secs(61),
+            }),
+        ),
         ("gossip", Call::Gossip(vec![0, 1, 2, 255])),
         ("handoff_offer", handoff(HandoffStep::Offer)),
         ("handoff_release", handoff(HandoffStep::Release { number: 300, ranges: ranges() })),
@@ -696,6 +714,10 @@ fn revocation() -> Revocation {
     Revocation { node: node("n1"), at: NOW }
 }
 
+fn first_hit_window(used: u32) -> State {
+    State::FirstHitWindow { opened: NOW, used, credit: 300 }
+}
+
 const MADE: Made = Made { amount: 70_000, until: NOW.plus(Span::from_secs(60)), before: 400 };
 
 fn reservation(is_settled: bool) -> State {
@@ -760,6 +782,7 @@ fn released_with(name: &str) -> u8 {
             "certificate",
             "traced",
             "carried",
+            "first_hit_window",
         ]
         .iter()
         .any(|it| name.contains(it)) =>

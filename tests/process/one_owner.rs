@@ -31,6 +31,8 @@ descriptors:
   - {key: leaky_bucket, rate_limit:
       {window: 365d, requests_per_unit: 10, algorithm: leaky_bucket, burst: 12}}
   - {key: gcra, rate_limit: {window: 365d, requests_per_unit: 10, algorithm: gcra, burst: 8}}
+  - {key: first_hit_window, rate_limit:
+      {window: 365d, requests_per_unit: 10, algorithm: first_hit_window}}
   - {key: queue, rate_limit: {window: 365d, requests_per_unit: 10, algorithm: leaky_bucket, queue: 5}}
   - {key: several, rate_limit: [{window: 365d, requests_per_unit: 10, name: year},
       {window: 300d, requests_per_unit: 7, algorithm: gcra, name: less}]}
@@ -44,6 +46,7 @@ const KINDS: &[&str] = &[
     "token_bucket",
     "leaky_bucket",
     "gcra",
+    "first_hit_window",
     "queue",
     "several",
     "tried",

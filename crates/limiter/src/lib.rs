@@ -1,4 +1,4 @@
-//! Rate limits for one process: six algorithms over small states, mergeable counters, and a bounded
+//! Rate limits for one process: seven algorithms over small states, mergeable counters, and a bounded
 //! store.
 //!
 //! The crate promises exact decisions with integer arithmetic, a bound on memory, and copies of a

@@ -117,7 +117,8 @@ fn key_schema(key: &str, section: Section) -> Value {
         ),
         "window" => (
             or_null(&[json!({ "type": "string", "pattern": "^([0-9]+(w|d|h|m|s|ms))+$" })]),
-            "The window as a duration instead of `unit`: `90s`, `1h30m`; 1 s to 400 days.",
+            "The window as a duration instead of `unit`: `90s`, `1h30m`; 1 s to 400 days, \
+             of a `first_hit_window` from 1 ms.",
         ),
         "unit_multiplier" => (integer(1, u32::MAX), "The window is as many times `unit`."),
         "soft_limit" => (

@@ -619,6 +619,13 @@ impl World {
     fn passes(&mut self, hits: u32) {
         let (quota, now) = (self.setting.quotas[0], self.now());
         let hits = Hits::new(hits.into());
+        let is_open = self.truth.passed.expires_at(&quota) > now;
+        if let Some(StoredCounter { state: State::FirstHitWindow { opened, .. }, .. }) =
+            self.owner.counter
+            && !is_open
+        {
+            self.truth.passed = State::FirstHitWindow { opened, used: 0, credit: 0 };
+        }
         self.truth.is_over |= !decide(&mut self.truth.passed, &quota, hits, now).allowed;
     }
 

@@ -54,6 +54,8 @@ descriptors:
       {unit: hour, requests_per_unit: 1000, algorithm: leaky_bucket}}]}
   - {key: path, value: /gcra, descriptors: [{key: user, rate_limit:
       {unit: hour, requests_per_unit: 1000, algorithm: gcra}}]}
+  - {key: path, value: /first_hit_window, descriptors: [{key: user, rate_limit:
+      {unit: hour, requests_per_unit: 1000, algorithm: first_hit_window}}]}
   - {key: path, value: /many, descriptors: [{key: user, rate_limit:
       {unit: hour, requests_per_unit: 20}}]}
 ";
@@ -71,6 +73,7 @@ async fn of_20_000_requests_for_one_key_exactly_the_limit_passes_with_every_algo
         "token_bucket",
         "leaky_bucket",
         "gcra",
+        "first_hit_window",
     ] {
         let user = format!("only-{algorithm}");
         let requests = vec![(format!("/{algorithm}"), user.clone()); REQUESTS];

@@ -36,6 +36,11 @@ pub const RESTS: u8 = 5;
 /// of them.
 pub const RESERVATIONS: u8 = 5;
 
+/// The first version with
+/// [`Algorithm::FirstHitWindow`](tidegate_limiter::quota::Algorithm::FirstHitWindow), and states of
+/// it.
+pub const FIRST_HIT_WINDOWS: u8 = 5;
+
 /// The first version with [`Call::Interventions`](super::wire::Call::Interventions).
 pub const INTERVENTIONS: u8 = 5;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use backon::BackoffBuilder;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tidegate_limiter::engine::Verdict;
+use tidegate_limiter::engine::{State, Verdict};
 use tidegate_limiter::policy::Durability;
 use tidegate_limiter::store::{Cursor, KeyHash, StoredCounter};
 use tidegate_limiter::units::{Hits, Monotonic, Timestamp};
@@ -23,7 +23,7 @@ use super::send_queue::{MessageId, SendQueue};
 use super::targets::Subscription;
 use crate::backoff::exponential;
 use crate::count;
-use crate::mesh::codec::RESERVATIONS;
+use crate::mesh::codec::{FIRST_HIT_WINDOWS, RESERVATIONS};
 use crate::mesh::wire::{Call, Reply, STATE_ENTRIES_MAX, StateEntry};
 use crate::mesh::{CallError, StreamClass};
 
@@ -389,12 +389,21 @@ impl Replicator {
 }
 
 impl Replicator {
-    /// Those of `entries` that `to` can read: nodes of an earlier version know no reservations.
+    /// Those of `entries` that `to` can read.
     fn readable(&self, to: &NodeId, mut entries: Vec<StateEntry>) -> Vec<StateEntry> {
-        if self.mesh.peer(to).is_some_and(|peer| peer.version < RESERVATIONS) {
-            entries.retain(|entry| entry.state.reservation().is_none());
+        if let Some(peer) = self.mesh.peer(to) {
+            entries.retain(|entry| can_read(peer.version, &entry.state));
         }
         entries
+    }
+}
+
+/// Whether nodes that speak `version` know this kind of state.
+fn can_read(version: u8, state: &State) -> bool {
+    match state {
+        State::Reservation { .. } => version >= RESERVATIONS,
+        State::FirstHitWindow { .. } => version >= FIRST_HIT_WINDOWS,
+        _ => true,
     }
 }
 
@@ -525,7 +534,7 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use bytes::BytesMut;
-    use tidegate_limiter::engine::{State, Tat, decide};
+    use tidegate_limiter::engine::{Tat, decide};
     use tidegate_limiter::quota::{Algorithm, LOG_LIMIT_MAX, Quota};
     use tidegate_limiter::units::Span;
 
@@ -557,6 +566,17 @@ mod tests {
             decide(&mut log, &quota, Hits::ONE, Timestamp::from_nanos(u64::MAX - 20_000 + n));
         }
         assert_eq!(fill(&log), 3);
+    }
+
+    #[test]
+    fn a_node_of_an_earlier_version_is_sent_no_state_that_it_does_not_know() {
+        let quota = Quota::simple(Algorithm::FirstHitWindow, 9, Span::from_secs(60));
+        let (mut state, now) = (State::Absent, Timestamp::from_secs(9));
+        decide(&mut state, &quota.expect("valid"), Hits::ONE, now);
+        assert!(!can_read(4, &state) && can_read(5, &state));
+        let reservation = State::Reservation { until: now, amount: 1, is_settled: false };
+        assert!(!can_read(4, &reservation) && can_read(5, &reservation));
+        assert!(can_read(4, &State::Tat(Tat::new(7, 0))));
     }
 
     #[test]

@@ -324,7 +324,7 @@ fn parts(algorithm: Algorithm, limit: u32, burst: u32, window: Span) -> QuotaPar
     QuotaParts { algorithm, limit, window, burst, sub_windows: 1, queue: None }
 }
 
-/// All six algorithms, the sliding counter also with slices and with a fine window, the leaky
+/// All algorithms, the sliding counter also with slices and with a fine window, the leaky
 /// bucket also as a queue, the windows also in eventual mode. Skips those for which the limit is
 /// not valid.
 fn every(limit: u32, window: Span) -> impl Iterator<Item = Counter> {

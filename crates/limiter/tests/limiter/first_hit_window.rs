@@ -88,7 +88,7 @@ fn a_refused_request_that_drains_takes_what_is_left_at_the_store() {
 #[test]
 fn a_replica_gets_to_know_what_was_drained_once() {
     let (store, counter) = (store(), first_hit(10, 60_000));
-    store.set_replicated(Some(&std::task::Waker::noop()));
+    store.set_replicated(Some(std::task::Waker::noop()));
     let queued = || store.drain_replication_queue(10, |_| {});
     plain(&store, counter, 3, 0);
     assert_eq!(queued(), 1);

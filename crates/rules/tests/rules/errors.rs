@@ -24,6 +24,10 @@ const LIMITS: &[(&str, &str)] = &[
         "f.yaml:4:24: window 500ms is outside 1s to 400d",
     ),
     (
+        "{window: 0ms, requests_per_unit: 1, algorithm: first_hit_window}",
+        "f.yaml:4:24: window 0s is outside 1ms to 400d",
+    ),
+    (
         "{window: 401d, requests_per_unit: 1}",
         "f.yaml:4:24: window 401d is outside 1s to 400d",
     ),
@@ -89,7 +93,7 @@ const LIMITS: &[(&str, &str)] = &[
     ),
     (
         "{unit: minute, requests_per_unit: 1, algorithm: tokenbucket}",
-        "f.yaml:4:63: algorithm: 'tokenbucket' is not one of fixed_window, sliding_window_log, sliding_window_counter, token_bucket, leaky_bucket, gcra",
+        "f.yaml:4:63: algorithm: 'tokenbucket' is not one of fixed_window, sliding_window_log, sliding_window_counter, token_bucket, leaky_bucket, gcra, first_hit_window",
     ),
     (
         "{unit: minute, requests_per_unit: 1, burst: 2}",
@@ -138,6 +142,10 @@ const LIMITS: &[(&str, &str)] = &[
     (
         "{unit: minute, requests_per_unit: 1, mode: eventual, algorithm: gcra}",
         "f.yaml:4:79: algorithm: gcra cannot be counted in mode eventual; use fixed_window or sliding_window_counter, or set mode: strict",
+    ),
+    (
+        "{unit: minute, requests_per_unit: 1, mode: eventual, algorithm: first_hit_window}",
+        "f.yaml:4:79: algorithm: first_hit_window cannot be counted in mode eventual; use fixed_window or sliding_window_counter, or set mode: strict",
     ),
     (
         "{unit: minute, requests_per_unit: 1, mode: eventual, scope: global}",

@@ -95,6 +95,11 @@ descriptors:
     rate_limit:
       - {unit: second, requests_per_unit: 1}
       - {unit: minute, requests_per_unit: 10, algorithm: gcra}
+  - key: first-hit
+    mode: leased
+    rate_limit:
+      - {window: 500ms, requests_per_unit: 10, algorithm: first_hit_window}
+      - {window: 1m, requests_per_unit: 100, algorithm: first_hit_window}
   - key: free
     rate_limit: {unlimited: true}
   - key: soft
@@ -126,6 +131,9 @@ descriptors:
 
     let several: Vec<_> = rule("several").limits.iter().map(Quota::limit).collect();
     assert_eq!(several, [1, 10]);
+    let first_hit = rule("first-hit");
+    assert!(first_hit.limits.iter().all(|it| it.algorithm() == Algorithm::FirstHitWindow));
+    assert_eq!(first_hit.limits[0].window(), Span::from_millis(500));
     assert!(rule("free").limits.is_empty());
 
     let soft = rule("soft");
