@@ -16,7 +16,7 @@
 //! again decides none of them twice (`dedup_cache.rs`).
 //!
 //! A peer of a release without such calls decides none; `on_unavailable` does, as if it could not
-//! be reached.
+//! be reached. `docs/adr/0065-carried-limits.md` has what was weighed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -244,7 +244,8 @@ impl Decider {
         });
         let (chained, called) = join(join_all(chains), join_all(calls)).await;
         for (at, decided) in chained.into_iter().chain(called).flatten() {
-            let Some(check) = deferred.iter().find(|it| it.at == at) else { continue };
+            let found = deferred.binary_search_by_key(&at, |it| it.at);
+            let Some(check) = found.ok().and_then(|found| deferred.get(found)) else { continue };
             let Some(slot) = verdicts.get_mut(at) else { continue };
             let (verdicts, source) = match decided {
                 Ok((verdicts, source)) => (verdicts, source),
@@ -297,10 +298,11 @@ impl Decider {
             let key = check.carried.counter.key;
             match &answer {
                 Err(Failure::Lost) => brought.push((check.at, Err(NoVerdict::Unavailable))),
-                Err(Failure::NotSent) => left.entry(key.token).or_default().push(check),
+                Err(Failure::NotSent | Failure::NotOwner(_)) => {
+                    left.entry(key.token).or_default().push(check)
+                }
                 Ok((verdicts, is_confirmed)) => match verdicts.get(at).copied().flatten() {
-                    // What follows one that has to be sent again follows it there, too.
-                    Some(verdict) if !left.contains_key(&key.token) => {
+                    Some(verdict) => {
                         let Carried { counter, hits, .. } = &check.carried;
                         let verdicts: Verdicts = smallvec::smallvec![verdict];
                         if check.carried.gives_back() {
@@ -319,7 +321,7 @@ impl Decider {
                             is_confirmed.then_some(decided).ok_or(NoVerdict::Unconfirmed),
                         ));
                     }
-                    _ => left.entry(key.token).or_default().push(check),
+                    None => left.entry(key.token).or_default().push(check),
                 },
             }
         }
@@ -438,11 +440,15 @@ impl Decider {
                 }
                 sent => answer(sent, 1),
             };
-            let (verdicts, is_confirmed) = sent.map_err(|_| NoVerdict::Unavailable)?;
-            let Some(verdict) = verdicts.first().copied().flatten() else {
-                search.not_owner(None);
-                continue;
+            let (verdicts, is_confirmed) = match sent {
+                Ok(answer) => answer,
+                Err(Failure::NotOwner(holder)) => {
+                    search.not_owner(holder);
+                    continue;
+                }
+                Err(Failure::NotSent | Failure::Lost) => return Err(NoVerdict::Unavailable),
             };
+            let verdict = verdicts.first().copied().flatten().ok_or(NoVerdict::Unavailable)?;
             if check.gives_back() {
                 self.shared.negative_cache.forget(key.token);
             }
@@ -561,6 +567,13 @@ impl Decider {
         stats.deduplicated.fetch_add(again, Ordering::Relaxed);
         let not_owned = call.checks.len() as u64 - served - again;
         stats.not_owner.fetch_add(not_owned, Ordering::Relaxed);
+        if served + again == 0
+            && let Some(first) = call.checks.first()
+        {
+            let holder = node.ownership.transferred_to(first.counter.key.token);
+            let epoch = node.ownership.owned_ranges().epoch;
+            return (Reply::NotOwner { epoch, holder }, None);
+        }
         let reply = Reply::Carried { verdicts, is_confirmed: true };
         let (decider, deadline) = (self.clone(), self.deadline(call.scope));
         let copied = (!awaiting.is_empty()).then(|| {
@@ -584,6 +597,9 @@ type Answer = (SmallVec<[Option<Verdict>; 1]>, bool);
 enum Failure {
     /// Nothing was counted.
     NotSent,
+    /// Nothing was counted: the peer owns none of the keys, and handed the first of them to this
+    /// node if it ever owned it.
+    NotOwner(Option<NodeId>),
     /// Checks may have been counted.
     Lost,
 }
@@ -603,6 +619,7 @@ fn answer(sent: Result<Reply, CallError>, checks: usize) -> Result<Answer, Failu
         Ok(Reply::Carried { verdicts, is_confirmed }) if verdicts.len() == checks => {
             Ok((verdicts, is_confirmed))
         }
+        Ok(Reply::NotOwner { holder, .. }) => Err(Failure::NotOwner(holder)),
         _ => Err(Failure::Lost),
     }
 }

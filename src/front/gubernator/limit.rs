@@ -175,7 +175,9 @@ fn read<'a>(
     if duration.is_zero() {
         return Ok(Asked::Answer(uncounted(limit, size, hits, now)));
     }
-    let behavior = Behavior { drains: has(flag::DRAIN), credits: hits.refund() > 0 && !is_bucket };
+    // Of what nodes hold of a leased limit none is given back that was not spent.
+    let credits = hits.refund() > 0 && !is_bucket && !has(flag::GLOBAL);
+    let behavior = Behavior { drains: has(flag::DRAIN), credits };
     let resets = has(flag::RESET);
     let begins = interval.map_or(Timestamp::EPOCH, |interval| interval.begins);
     let created_at = request.created_at.filter(|_| is_bucket);

@@ -398,7 +398,7 @@ pub enum Reply {
     /// To [`Call::Certificate`]: the certificate and those up to the authority (PEM). Empty if the
     /// receiver signs none, or not this one.
     Certificate(Vec<u8>),
-    /// To [`Call::Carried`].
+    /// To [`Call::Carried`], unless the receiver owns none of the keys.
     Carried {
         /// One per check; `None` where the receiver does not own the key and has counted nothing.
         #[serde(with = "bounded_vec::combined")]
