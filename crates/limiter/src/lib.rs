@@ -1,5 +1,5 @@
-//! Rate limits for one process: seven algorithms over small states, mergeable counters, and a bounded
-//! store.
+//! Rate limits for one process: seven algorithms over small states, mergeable counters, and a
+//! bounded store.
 //!
 //! The crate promises exact decisions with integer arithmetic, a bound on memory, and copies of a
 //! counter that merge to the same result in any order. It does *not* read a clock, perform I/O,

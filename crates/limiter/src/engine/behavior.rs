@@ -2,9 +2,9 @@
 //!
 //! # Draining
 //!
-//! A refused request takes nothing. With [`Behavior::drains`] it takes what is left, so that smaller
-//! requests are refused as well until something is there again: a client whose large request did
-//! not fit does not go on with small ones. In the notation of the algorithms:
+//! A refused request takes nothing. With [`Behavior::drains`] it takes what is left, so that
+//! smaller requests are refused as well until something is there again: a client whose large
+//! request did not fit does not go on with small ones. In the notation of the algorithms:
 //!
 //! ```text
 //! refused and remaining = r > 0   →   as if a request of r hits had been admitted

@@ -239,6 +239,13 @@ mod tests {
         assert!(!endless.is_plausible(ends(1), NOW), "a window of decades");
         let far = State::FixedWindow { index: u32::MAX, used: 1 };
         assert!(!far.is_plausible(ends(1), NOW), "a window of less than a second ago");
+        let opened = |opened| State::FirstHitWindow { opened, used: 1, credit: 0 };
+        assert!(opened(NOW).is_plausible(NOW.plus(WINDOW_MAX), NOW));
+        assert!(!opened(NOW).is_plausible(Timestamp::NEVER, NOW), "would never be dropped");
+        let long_ago = opened(NOW.minus(WINDOW_MAX));
+        assert!(!long_ago.is_plausible(NOW.plus(LONG[0]), NOW), "a window of over 400 days");
+        let ahead = NOW.plus(AHEAD_MAX).plus(LONG[0]);
+        assert!(!opened(ahead).is_plausible(ahead.plus(LONG[0]), NOW), "opened in an hour");
         let bucket = State::Tat(Tat::new(ends(9).as_nanos(), 0));
         assert!(!bucket.is_plausible(ends(1), NOW), "would be dropped while it matters");
         assert!(!bucket.is_plausible(Timestamp::NEVER, NOW), "would never be dropped");

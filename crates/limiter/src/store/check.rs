@@ -101,8 +101,8 @@ impl Store {
     /// Decides `checks` one after the other as [`Store::check_if`] would, and returns all verdicts:
     /// those of the first check, then those of the second. `owns` is called once, for all of them.
     ///
-    /// A check whose [`Behavior`] drains, and that some of several limits refuse, takes what is left
-    /// of these, and nothing of the others.
+    /// A check whose [`Behavior`] drains, and that some of several limits refuse, takes what is
+    /// left of these, and nothing of the others.
     pub fn check_each_if<'a>(
         &self,
         counters: &[Counter],
