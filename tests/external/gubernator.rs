@@ -13,8 +13,8 @@ use crate::TIDEGATE;
 async fn a_python_client_and_curl_get_the_responses_of_gubernator() {
     let options = ClusterOptions {
         nodes: THREE,
-        rules: "domain: none\n",
-        config: "[gubernator]\n",
+        rules: "",
+        config: "may_be_empty = true\n[gubernator]\n",
         sets: &["cluster.deadline=1s"],
         ..ClusterOptions::default()
     };

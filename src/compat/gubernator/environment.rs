@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use jiff::tz::TimeZone;
 use toml::Value;
 
 use super::settings::{self, Here};
@@ -82,7 +83,12 @@ pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Sta
     }
     // A leading colon is how a file of zones is named; and `Local` is that of the machine.
     if let Some(zone) = given("TZ").filter(|zone| !zone.starts_with(':') && *zone != "Local") {
-        set("TZ", "gubernator.time_zone", zone.into());
+        let (key, fix) = ("gubernator.time_zone", "write it as in Europe/Berlin, or UTC");
+        TimeZone::get(zone).map_err(|_| {
+            let problem = format!("{zone:?} is not a zone of the IANA database");
+            Error::bad_variable("TZ", key, &problem, fix)
+        })?;
+        set("TZ", key, zone.into());
     }
     let (name, key) = ("GUBER_CACHE_SIZE", "limits.keys_max");
     if let Some(text) = given(name) {
@@ -206,7 +212,7 @@ mod tests {
         assert_eq!(start.config.node.id, "n7");
         let ignored = ["GUBER_BATCH_WAIT", "GUBER_MEMBERLIST_KNOWN_NODES", "GUBER_NEVER_HEARD_OF"];
         assert_eq!(start.ignored, ignored);
-        let zone = jiff::tz::TimeZone::get("Europe/Berlin").expect("a zone");
+        let zone = TimeZone::get("Europe/Berlin").expect("a zone");
         assert_eq!(start.config.gubernator.time_zone.0, zone);
     }
 

@@ -592,7 +592,7 @@ mod tests {
         {
             let error = one(&format!("\"hits\":{text}")).expect_err(text);
             let expected =
-                format!("proto: (line 1:21): invalid value for int64 field hits: {text}");
+                format!("proto: (line 1:22): invalid value for int64 field hits: {text}");
             assert_eq!(error, expected);
         }
     }

@@ -81,7 +81,8 @@ impl Shard {
         if *resets {
             let state = self.state(counter.key, self.instant(now)).unwrap_or(&State::Absent);
             let was_open = engine::preview(state, quota, Hits::PEEK, now).reset > Span::ZERO;
-            let all = CheckParams::strict(Hits::new(i64::MIN), now);
+            let at = params.at;
+            let all = CheckParams { at, ..CheckParams::strict(Hits::new(i64::MIN), now) };
             let reset = self.check_single(counter, all, overflow);
             if was_open && quota.algorithm() == Algorithm::FirstHitWindow {
                 return reset;
@@ -156,5 +157,8 @@ mod tests {
         let bucket = |hits, resets| Carried { resets, ..carried(Algorithm::TokenBucket, hits) };
         assert_eq!(remaining(&store, bucket(5, false), NOW), 5);
         assert_eq!(remaining(&store, bucket(1, true), NOW), 9);
+        // Also of a client whose request is late.
+        let at = Some(NOW.minus(Span::from_millis(5)));
+        assert_eq!(remaining(&store, Carried { at, ..bucket(0, true) }, NOW), 10);
     }
 }
