@@ -61,13 +61,6 @@ pub trait DecideCarried: Decide {
     fn now(&self) -> Timestamp;
 }
 
-/// The rules of limits that requests carry.
-#[derive(Clone, Debug)]
-pub struct CarriedRules {
-    pub strict: Arc<Rule>,
-    pub leased: Arc<Rule>,
-}
-
 /// A check of a limit that its request carries.
 #[derive(Clone, Copy, Debug)]
 pub struct CarriedCheck<'a> {

@@ -28,7 +28,6 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::blocked_by_hand;
 use super::blocked_sources::BlockedSources;
-use super::carried::CarriedRules;
 use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
 use super::combiner::Combiner;
 use super::dedup_cache::DedupCache;
@@ -65,6 +64,13 @@ pub struct Options {
     pub shows_keys: bool,
     /// To whose spans decisions are added.
     pub traces: Traces,
+}
+
+/// The rules of limits that requests carry.
+#[derive(Clone, Debug)]
+pub struct CarriedRules {
+    pub strict: Arc<Rule>,
+    pub leased: Arc<Rule>,
 }
 
 /// The node that decides.

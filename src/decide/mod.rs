@@ -77,12 +77,12 @@ mod throttle;
 mod traced;
 
 pub use blocked_sources::{BlockedSources, SourceCounters};
-pub use carried::{CarriedCheck, CarriedRules, CarriedVerdict, DecideCarried};
+pub use carried::{CarriedCheck, CarriedVerdict, DecideCarried};
 pub use check::{
     CheckRequest, CheckResponse, Decide, Status, THROTTLE_BATCH_MAX, Throttle, ThrottleRequest,
     VerdictSource,
 };
-pub use decider::{Counters, Decider, LocalNode, Options, Peers, Rules};
+pub use decider::{CarriedRules, Counters, Decider, LocalNode, Options, Peers, Rules};
 pub use in_flight::{Entered, LimitInFlight, Place};
 pub use leased::{NoGrants, granting_nodes_max};
 pub use peek::Peeked;

@@ -19,9 +19,8 @@ async fn a_python_client_and_curl_get_the_responses_of_gubernator() {
         ..ClusterOptions::default()
     };
     let cluster = Cluster::start(TIDEGATE, options).await;
-    let list = |addr: fn(&Node) -> String| {
-        cluster.nodes.iter().map(addr).collect::<Vec<_>>().join(",")
-    };
+    let list =
+        |addr: fn(&Node) -> String| cluster.nodes.iter().map(addr).collect::<Vec<_>>().join(",");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(tools::program("python"));
     // What is set around the tests must not matter.

@@ -11,6 +11,7 @@ use tidegate_proto::gubernator::{
     Algorithm, GetRateLimitsReq, GetRateLimitsResp, RateLimitReq, RateLimitResp,
 };
 use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
+use tidegate_testkit::variable;
 use tokio::time::sleep;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
@@ -112,6 +113,7 @@ fn of_json(json: &Value) -> RateLimitResp {
     response
 }
 
+#[expect(clippy::disallowed_methods, reason = "the time at which a client sends")]
 fn now_ms() -> i64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
     i64::try_from(now.as_millis()).expect("near")
@@ -257,8 +259,7 @@ async fn global_requests_are_never_over_the_limit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn invented_names_leave_memory_bounded() {
     const KEYS_MAX: u64 = 5_000;
-    let names: u64 =
-        std::env::var("TIDEGATE_NAMES").map_or(20_000, |it| it.parse().expect("a number"));
+    let names = u64::from(variable::number("TIDEGATE_NAMES", 20_000));
     let sets = &["cluster.deadline=1s", "limits.keys_max=5000"];
     let cluster = Cluster::start(TIDEGATE, ClusterOptions { sets, ..OPTIONS }).await;
     let client = Client::of(&cluster);

@@ -12,7 +12,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::counting_mode::CheckParams;
+use super::counting_mode::{BEHIND_MAX, CheckParams};
 use super::key::Counter;
 use super::overflow::Overflow;
 use super::shard::Shard;
@@ -20,9 +20,6 @@ use super::sharded::Store;
 use crate::engine::{self, Behavior, State, Verdict};
 use crate::quota::Algorithm;
 use crate::units::{Hits, Span, Timestamp};
-
-/// How much earlier than the time of the node a request may be decided.
-pub const BEHIND_MAX: Span = Span::from_secs(1);
 
 /// A check of one limit that its request carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,13 +1,16 @@
 //! Strict and eventual counting over the same slots.
 
-use super::carried::BEHIND_MAX;
 use crate::engine::{self, ActorId, Behavior, Retry, State, Verdict, reservation};
 use crate::quota::Quota;
-use crate::units::{Hits, Timestamp};
+use crate::units::{Hits, Span, Timestamp};
 
 /// All nodes together hold back at most one part in this many of what is left of a limit: see
 /// `docs/replication-and-sync.md`.
 pub const SYNC_SLACK_DIVISOR: u32 = 10;
+
+/// How much earlier than the time of the node a bucket may be decided: a request names an instant,
+/// and takes time to arrive.
+pub const BEHIND_MAX: Span = Span::from_secs(1);
 
 /// This node as a writer of eventual keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -41,10 +41,10 @@ mod sync;
 mod table;
 mod unsettled_clock;
 
-pub use carried::{BEHIND_MAX, Carried};
+pub use carried::Carried;
 pub use check::{Checks, SingleCheck, Verdicts};
 pub use copies::{Cursor, MergeOutcome, StoredCounter};
-pub use counting_mode::{LocalActor, SYNC_SLACK_DIVISOR};
+pub use counting_mode::{BEHIND_MAX, LocalActor, SYNC_SLACK_DIVISOR};
 pub use grants::{Ask, Granted, Leased};
 pub use interventions::{INTERVENTIONS_MAX, Intervention, Interventions};
 pub use key::{
