@@ -292,7 +292,7 @@ impl Decider {
             match &answer {
                 Err(Failure::Lost) => brought.push((check.at, Err(NoVerdict::Unavailable))),
                 Err(Failure::NotSent | Failure::NotOwner(_)) => {
-                    left.entry(key.token).or_default().push(check)
+                    left.entry(key.token).or_default().push(check);
                 }
                 Ok((verdicts, is_confirmed)) => match verdicts.get(at).copied().flatten() {
                     Some(verdict) => {

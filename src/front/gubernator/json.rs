@@ -56,7 +56,7 @@ pub fn requests(body: &[u8]) -> Result<Requests, Error> {
         if name.text != "requests" {
             return reader.skip(DEPTH_MAX);
         }
-        reader.once(&mut seen, 1, name)?;
+        reader.once(&mut seen, 1, &name)?;
         if reader.null() {
             return Ok(());
         }
@@ -91,7 +91,7 @@ type Seen = u16;
 
 // === impl Reader: messages ===
 
-impl<'a> Reader<'a> {
+impl Reader<'_> {
     fn request(&mut self) -> Result<RateLimitReq, Error> {
         let mut request = RateLimitReq::default();
         let mut seen = 0;
@@ -108,7 +108,7 @@ impl<'a> Reader<'a> {
                 "created_at" | "createdAt" => 10,
                 _ => return reader.skip(DEPTH_MAX),
             };
-            reader.once(&mut seen, number, name)?;
+            reader.once(&mut seen, number, &name)?;
             if reader.null() {
                 return Ok(());
             }
@@ -165,10 +165,10 @@ impl<'a> Reader<'a> {
     }
 
     /// A field may be in a message once, whichever of its names it has.
-    fn once(&self, seen: &mut Seen, number: u32, name: Name<'_>) -> Result<(), Error> {
+    fn once(&self, seen: &mut Seen, number: u32, name: &Name<'_>) -> Result<(), Error> {
         let field = 1 << number;
         if *seen & field != 0 {
-            return Err(self.at_place(name.at, format!("duplicate field {:?}", name.text)));
+            return Err(self.at_place(name.at, &format!("duplicate field {:?}", name.text)));
         }
         *seen |= field;
         Ok(())
@@ -400,7 +400,7 @@ impl Reader<'_> {
 
     fn invalid_value(&self, kind: &str, field: &str, at: usize) -> Error {
         let token = self.token(at);
-        self.at_place(at, format!("invalid value for {kind} field {field}: {token}"))
+        self.at_place(at, &format!("invalid value for {kind} field {field}: {token}"))
     }
 
     fn syntax(&self, at: usize, what: &str) -> Error {
@@ -408,7 +408,7 @@ impl Reader<'_> {
         Error(format!("proto: syntax error (line {line}:{column}): {what}"))
     }
 
-    fn at_place(&self, at: usize, what: String) -> Error {
+    fn at_place(&self, at: usize, what: &str) -> Error {
         let (line, column) = self.position(at);
         Error(format!("proto: (line {line}:{column}): {what}"))
     }
