@@ -113,7 +113,7 @@ const UNDER: &str = "UNDER_LIMIT";
 const OVER: &str = "OVER_LIMIT";
 
 struct Node {
-    _core: Arc<Core>,
+    core: Arc<Core>,
     clock: Arc<ManualClock>,
     listener: Arc<GubernatorListener<Decider, Ready>>,
 }
@@ -167,7 +167,7 @@ impl Node {
             calls: Arc::default(),
             metrics: tidegate::front::pages::Page::default(),
         });
-        Self { _core: core, clock, listener }
+        Self { core, clock, listener }
     }
 
     /// A call over gRPC.
@@ -342,19 +342,17 @@ async fn recorded_requests_get_the_recorded_responses() {
                 let answer = node.one(form, request.clone()).await;
                 let what = format!("{form:?} {id} step {number}: {answer:?}");
                 let from = request.created_at.unwrap_or_else(|| millis(node.now()));
-                let (status, remaining, (reset, tolerance)) = match different {
-                    Some((_, _, steps)) => {
-                        let (status, remaining, offset) = steps[number];
-                        (status, remaining, (from + offset, 0))
-                    }
-                    None => {
-                        let expect = &step["expect"];
-                        (
-                            expect["status"].as_str().expect("a name"),
-                            expect["remaining"].as_i64().expect("a number"),
-                            expected_reset(&expect["reset_time"], from, node.now()),
-                        )
-                    }
+                let (status, remaining, (reset, tolerance)) = if let Some((_, _, steps)) = different
+                {
+                    let (status, remaining, offset) = steps[number];
+                    (status, remaining, (from + offset, 0))
+                } else {
+                    let expect = &step["expect"];
+                    (
+                        expect["status"].as_str().expect("a name"),
+                        expect["remaining"].as_i64().expect("a number"),
+                        expected_reset(&expect["reset_time"], from, node.now()),
+                    )
                 };
                 assert_eq!(answer.status().as_str_name(), status, "{what}");
                 assert_eq!((answer.remaining, answer.limit), (remaining, request.limit), "{what}");
@@ -648,6 +646,6 @@ async fn invented_names_leave_memory_bounded() {
         let answers = node.ask(Form::Grpc, (0..1_000).map(of).collect()).await;
         assert!(answers.iter().all(|answer| answer.error.is_empty()));
     }
-    let stats = node._core.store.stats();
+    let stats = node.core.store.stats();
     assert!(stats.keys <= KEYS_MAX, "{} keys", stats.keys);
 }
