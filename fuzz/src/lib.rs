@@ -5,6 +5,7 @@
 
 pub mod checks;
 pub mod frames;
+pub mod gubernator;
 pub mod standalone;
 
 use std::sync::LazyLock;

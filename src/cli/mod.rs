@@ -55,6 +55,8 @@ enum Command {
     Serve(serve::Args),
     /// Run a node with envoyproxy/ratelimit's environment variables and ports
     Ratelimit(serve::RatelimitArgs),
+    /// Run a node with Gubernator's environment variables and ports
+    Gubernator(serve::GubernatorArgs),
     /// Run a reverse proxy in front of an application, without a configuration file
     Proxy(proxy::Args),
     /// Check a descriptor against its limits and charge the hits
@@ -159,6 +161,7 @@ fn dispatch(command: Command, screen: bool, out: &mut dyn Write) -> Result<bool,
     match command {
         Command::Serve(args) => serve::run(&args),
         Command::Ratelimit(args) => serve::ratelimit(&args),
+        Command::Gubernator(args) => serve::gubernator(&args),
         Command::Proxy(args) => proxy::run(&args),
         Command::Check(args) => check::run(&args, screen, out),
         Command::Rules(command) => rules::run(&command, out),

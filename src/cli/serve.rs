@@ -1,5 +1,6 @@
-//! `tidegate serve` and `tidegate ratelimit`: run a node until a signal, configured by its own file
-//! and variables, or by the environment of envoyproxy/ratelimit.
+//! `tidegate serve`, `tidegate ratelimit` and `tidegate gubernator`: run a node until a signal,
+//! configured by its own file and variables, or by the environment of envoyproxy/ratelimit or
+//! Gubernator.
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 use tokio::runtime;
 
 use super::{Failure, shutdown};
-use crate::compat::envoy_ratelimit::environment;
+use crate::compat::{envoy_ratelimit, gubernator};
 use crate::config::{self, Config, UserError};
 use crate::node;
 use crate::observe::log;
@@ -48,6 +49,21 @@ pub(super) struct RatelimitArgs {
     log_format: Option<log::Format>,
 }
 
+/// Run a node with Gubernator's environment variables and ports.
+#[derive(Debug, clap::Args)]
+#[command(after_help = GUBERNATOR_EXAMPLES)]
+pub(super) struct GubernatorArgs {
+    /// Set a configuration key; overrides the environment
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    sets: Vec<String>,
+    /// Log level, or module=level, ...; default: `GUBER_LOG_LEVEL`
+    #[arg(long, value_name = "FILTER", env = "TIDEGATE_LOG")]
+    log: Option<String>,
+    /// Log format; default: `GUBER_LOG_FORMAT`
+    #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT")]
+    log_format: Option<log::Format>,
+}
+
 const EXAMPLES: &str = "\
 Every key of cluster.toml is also a variable: TIDEGATE_HTTP__LISTEN sets listen in [http].
 File, then variables, then --set; each overrides the one before.
@@ -66,6 +82,15 @@ Examples:
   RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit tidegate ratelimit
   PORT=9080 GRPC_PORT=9081 LOG_LEVEL=debug /bin/ratelimit";
 
+const GUBERNATOR_EXAMPLES: &str = "\
+A binary called `gubernator` does the same. Variables of tidegate (TIDEGATE_SECTION__KEY) override
+those of Gubernator; how its peers find each other has no effect, because nodes of tidegate are
+members of a cluster with certificates.
+
+Examples:
+  GUBER_GRPC_ADDRESS=0.0.0.0:1051 GUBER_HTTP_ADDRESS=0.0.0.0:1050 tidegate gubernator
+  GUBER_LOG_LEVEL=debug /bin/gubernator";
+
 pub(super) fn run(args: &Args) -> Result<bool, Failure> {
     let config = config::load(args.config.as_deref(), &args.sets)?;
     init_log(&args.log, args.log_format)?;
@@ -74,11 +99,23 @@ pub(super) fn run(args: &Args) -> Result<bool, Failure> {
 
 /// `tidegate ratelimit`.
 pub(super) fn ratelimit(args: &RatelimitArgs) -> Result<bool, Failure> {
-    let start = environment::load(&args.sets)?;
+    let start = envoy_ratelimit::environment::load(&args.sets)?;
     let filter = args.log.as_deref().unwrap_or(start.log_level);
     init_log(filter, args.log_format.unwrap_or(start.log_format))?;
     for warning in &start.warnings {
         tracing::warn!("{warning}");
+    }
+    node(start.config, false)
+}
+
+/// `tidegate gubernator`.
+pub(super) fn gubernator(args: &GubernatorArgs) -> Result<bool, Failure> {
+    let start = gubernator::environment::load(&args.sets)?;
+    let filter = args.log.as_deref().unwrap_or(start.log_level);
+    init_log(filter, args.log_format.unwrap_or(start.log_format))?;
+    if !start.ignored.is_empty() {
+        let ignored = start.ignored.join(", ");
+        tracing::warn!("settings without effect: {ignored}; see docs/gubernator.md");
     }
     node(start.config, false)
 }

@@ -1,3 +1,4 @@
 //! Compatibility with other rate limiters.
 
 pub mod envoy_ratelimit;
+pub mod gubernator;

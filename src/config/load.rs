@@ -123,8 +123,9 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
     let (proxy, xds, traces) = (&mut config.proxy, &mut config.xds, &mut config.traces);
     let (http, grpc) = (&mut config.http, &mut config.grpc);
     let (resp, admin) = (&mut config.resp, &mut config.admin);
+    let gubernator = &mut config.gubernator;
     let access_log = proxy.access_log.as_mut().filter(|path| *path != Path::new("-"));
-    let paths: [(&str, Option<&mut PathBuf>); 31] = [
+    let paths: [(&str, Option<&mut PathBuf>); 34] = [
         ("node.data_dir", config.node.data_dir.as_mut()),
         ("rules.path", Some(&mut config.rules.path)),
         ("tls.ca", tls.ca.as_mut()),
@@ -145,6 +146,9 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
         ("resp.tls_cert", resp.tls_cert.as_mut()),
         ("resp.tls_key", resp.tls_key.as_mut()),
         ("resp.client_ca", resp.client_ca.as_mut()),
+        ("gubernator.tls_cert", gubernator.tls_cert.as_mut()),
+        ("gubernator.tls_key", gubernator.tls_key.as_mut()),
+        ("gubernator.client_ca", gubernator.client_ca.as_mut()),
         ("admin.tls_cert", admin.tls_cert.as_mut()),
         ("admin.tls_key", admin.tls_key.as_mut()),
         ("admin.client_ca", admin.client_ca.as_mut()),

@@ -19,6 +19,7 @@ mod rules;
 mod schema;
 mod sections;
 pub(crate) mod text;
+mod time_zone;
 mod tls_files;
 mod traces;
 pub mod validate;
@@ -32,8 +33,8 @@ pub use proxy::Proxy;
 pub use rules::{EXAMPLES, Envoy, Rules, Stats, StatsdProtocol, Xds};
 pub use schema::{keys, schema};
 pub use sections::{
-    Admin, Cluster, Config, Debug, Failover, Global, Grpc, Http, Join, Limits, Node, Resp, Storage,
-    VotersFrom,
+    Admin, Cluster, Config, Debug, Failover, Global, Grpc, Gubernator, Http, Join, Limits, Node,
+    Resp, Storage, VotersFrom,
 };
 pub use tidegate_cluster::pki::Tls;
 pub use tls_files::TlsFiles;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use tidegate_cluster::pki::{Role, Tls};
-use tidegate_limiter::policy::Mode;
+use tidegate_limiter::policy::{Durability, Mode, OnUnavailable};
 use tidegate_limiter::store::{KeyHasher, OnFull, Options, Store};
 use tidegate_limiter::units::Span;
 use tidegate_ownership::QuorumRule;
@@ -18,6 +18,7 @@ use super::auth::Auth;
 use super::blocked_sources::BlockedSources;
 use super::proxy::Proxy;
 use super::rules::{Envoy, Rules, Stats, Xds};
+use super::time_zone::TimeZone;
 use super::traces::Traces;
 use super::value::{Secret, duration};
 
@@ -35,6 +36,7 @@ pub struct Config {
     pub http: Http,
     pub grpc: Grpc,
     pub resp: Resp,
+    pub gubernator: Gubernator,
     pub proxy: Proxy,
     pub admin: Admin,
     /// How new nodes get their certificates.
@@ -405,6 +407,56 @@ pub struct Resp {
     pub idle_timeout: Span,
     /// Certificate chain of the listener (PEM), its own certificate first. Reloaded when the file
     /// changes.
+    ///
+    /// Default none: plain text.
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of `tls_cert` (PEM).
+    pub tls_key: Option<PathBuf>,
+    /// Authorities that must have signed a client's certificate (PEM).
+    ///
+    /// Default none: clients need no certificate.
+    pub client_ca: Option<PathBuf>,
+    /// DNS name or IP address that a client's certificate must contain.
+    ///
+    /// Default none: any certificate signed by `client_ca` is accepted.
+    pub client_san: Option<String>,
+}
+
+/// `[gubernator]`: clients of Gubernator, over gRPC and JSON. `[limits]` applies as for the other
+/// listeners, except for the size of a message, which is 1 MiB as there.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Gubernator {
+    /// `IP:PORT` of the gRPC service `pb.gubernator.V1`.
+    ///
+    /// Default none: no listener.
+    pub grpc: Option<SocketAddr>,
+    /// `IP:PORT` of its JSON form, `/v1/GetRateLimits`, `/v1/HealthCheck`, `/v1/LiveCheck`, and of
+    /// `/metrics`.
+    ///
+    /// Default none: no listener.
+    pub http: Option<SocketAddr>,
+    /// Zone of the calendar for `DURATION_IS_GREGORIAN`, a name of the IANA database such as
+    /// `Europe/Berlin`. The same on every node.
+    ///
+    /// Default `UTC`. Gubernator uses the zone of its machine.
+    pub time_zone: TimeZone,
+    /// Whether what Gubernator answers for want of arithmetic is answered here too:
+    /// `docs/gubernator.md` lists what.
+    ///
+    /// Default `false`.
+    pub quirks: bool,
+    /// What a request gets while the owner of its key cannot be reached: `local`, `allow` or
+    /// `deny`.
+    ///
+    /// Default: that of `[defaults]`.
+    pub on_unavailable: Option<OnUnavailable>,
+    /// When hits are confirmed: `async` or `replicated`, when a replica has them.
+    ///
+    /// Default `async`.
+    pub durability: Durability,
+    /// Certificate chain of both listeners (PEM), its own certificate first. Reloaded when the
+    /// file changes.
     ///
     /// Default none: plain text.
     pub tls_cert: Option<PathBuf>,

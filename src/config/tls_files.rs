@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::proxy::Proxy;
-use super::sections::{Admin, Grpc, Http, Resp};
+use super::sections::{Admin, Grpc, Gubernator, Http, Resp};
 
 /// What the TLS of a listener is made of. Without `cert` and `key` it has none.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +70,7 @@ tls_files!(Grpc, "grpc", &[b"h2"]);
 // Redis clients name no protocol.
 tls_files!(Resp, "resp", &[]);
 tls_files!(Admin, "admin", HTTP);
+tls_files!(Gubernator, "gubernator", HTTP);
 
 impl Proxy {
     /// The files of TLS of this listener, which asks clients for no certificate.

@@ -100,8 +100,9 @@ fn requires(key: &'static str, is_set: bool, other: &str, has_other: bool) -> Re
 }
 
 fn tls_of_listeners(config: &Config) -> Result<(), Invalid> {
-    let Config { http, grpc, resp, proxy, admin, .. } = config;
-    let listeners = [http.tls(), grpc.tls(), resp.tls(), proxy.tls(), admin.tls()];
+    let Config { http, grpc, resp, gubernator, proxy, admin, .. } = config;
+    let listeners =
+        [http.tls(), grpc.tls(), resp.tls(), gubernator.tls(), proxy.tls(), admin.tls()];
     listeners.iter().try_for_each(listener_tls)
 }
 
@@ -295,6 +296,8 @@ fn listeners(config: &Config) -> Result<(), Invalid> {
         ("http.listen", config.http.listen),
         ("grpc.listen", config.grpc.listen),
         ("resp.listen", config.resp.listen),
+        ("gubernator.grpc", config.gubernator.grpc),
+        ("gubernator.http", config.gubernator.http),
         ("proxy.listen", config.proxy.listen),
         ("admin.listen", config.admin.listen),
         ("stats.prometheus_listen", config.stats.prometheus_listen),
@@ -302,11 +305,11 @@ fn listeners(config: &Config) -> Result<(), Invalid> {
         ("join.listen", config.join.listen),
     ];
     ensure(
-        listeners.iter().take(4).any(|(_, listen)| listen.is_some())
+        listeners.iter().take(6).any(|(_, listen)| listen.is_some())
             || config.grpc.socket.is_some(),
         "http.listen",
-        "none of http.listen, grpc.listen, grpc.socket, resp.listen and proxy.listen is set, so \
-         the node would serve nothing",
+        "none of http.listen, grpc.listen, grpc.socket, resp.listen, gubernator.grpc, \
+         gubernator.http and proxy.listen is set, so the node would serve nothing",
         "set at least one, such as http.listen = \"127.0.0.1:8080\"",
     )?;
     let Grpc { max_connection_age, max_connection_age_grace, .. } = config.grpc;

@@ -52,6 +52,8 @@ pub struct Options {
     pub envoy: Envoy,
     /// Mode and `on_unavailable` of the limits that clients name themselves.
     pub throttle_rule: Arc<Rule>,
+    /// The same of the limits that requests carry with their key.
+    pub carried_rules: CarriedRules,
     /// Most time that the owner of a key in this region may take.
     pub deadline: Duration,
     /// Most time that the owner of a global key may take.
@@ -62,6 +64,13 @@ pub struct Options {
     pub shows_keys: bool,
     /// To whose spans decisions are added.
     pub traces: Traces,
+}
+
+/// The rules of limits that requests carry.
+#[derive(Clone, Debug)]
+pub struct CarriedRules {
+    pub strict: Arc<Rule>,
+    pub leased: Arc<Rule>,
 }
 
 /// The node that decides.

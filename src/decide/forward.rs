@@ -101,8 +101,8 @@ struct Batch<'a> {
 }
 
 /// The first pause before a broken connection is tried again, doubled up to [`RECONNECT_MAX`].
-const RECONNECT_MIN: Duration = Duration::from_millis(1);
-const RECONNECT_MAX: Duration = Duration::from_millis(32);
+pub(super) const RECONNECT_MIN: Duration = Duration::from_millis(1);
+pub(super) const RECONNECT_MAX: Duration = Duration::from_millis(32);
 
 impl Decider {
     /// Has a check decided by the owner of its key, after this node found that it is not the owner.

@@ -33,12 +33,15 @@
 //! nodes: `forward.rs` builds it for an owner, and `owner.rs` decides those that other nodes
 //! forward.
 //!
+//! Clients of Gubernator name limit and key, many at once ([`CarriedCheck`], `carried.rs`).
+//!
 //! `[envoy]` can require that the descriptors of a request are charged together or not at all
 //! (`all_or_nothing.rs`); otherwise each is decided on its own.
 
 mod all_or_nothing;
 mod blocked_by_hand;
 mod blocked_sources;
+mod carried;
 mod check;
 mod combiner;
 mod decider;
@@ -74,11 +77,12 @@ mod throttle;
 mod traced;
 
 pub use blocked_sources::{BlockedSources, SourceCounters};
+pub use carried::{CarriedCheck, CarriedVerdict, DecideCarried};
 pub use check::{
     CheckRequest, CheckResponse, Decide, Status, THROTTLE_BATCH_MAX, Throttle, ThrottleRequest,
     VerdictSource,
 };
-pub use decider::{Counters, Decider, LocalNode, Options, Peers, Rules};
+pub use decider::{CarriedRules, Counters, Decider, LocalNode, Options, Peers, Rules};
 pub use in_flight::{Entered, LimitInFlight, Place};
 pub use leased::{NoGrants, granting_nodes_max};
 pub use peek::Peeked;

@@ -10,6 +10,7 @@ pub mod bounds;
 pub mod client_addr;
 pub mod cross_site;
 pub mod framing;
+pub mod gubernator;
 pub mod http;
 pub mod pages;
 pub mod proxy;

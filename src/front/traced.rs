@@ -37,8 +37,15 @@ pub struct Traced<S> {
 }
 
 /// Paths of the HTTP listener that decide. What is below `/auth` is one of them.
-const DECIDING: [&str; 6] =
-    ["/v1/check", "/v1/reserve", "/v1/commit", "/v1/release", "/json", "/auth"];
+const DECIDING: [&str; 7] = [
+    "/v1/check",
+    "/v1/reserve",
+    "/v1/commit",
+    "/v1/release",
+    "/v1/GetRateLimits",
+    "/json",
+    "/auth",
+];
 
 impl<S: HttpService> Traced<S> {
     pub fn new(service: S, traces: Traces, form: Form) -> Self {

@@ -22,8 +22,16 @@ impl BlockedView {
     /// None where no sources are watched.
     pub(super) fn of(core: &Arc<Core>, config: &Config) -> Option<Arc<dyn WatchBlocked>> {
         let sources = core.blocked_sources.clone()?;
-        let Config { http, grpc, resp, proxy, admin, cluster, .. } = config;
-        let own = [http.listen, grpc.listen, resp.listen, proxy.listen, admin.listen];
+        let Config { http, grpc, resp, gubernator, proxy, admin, cluster, .. } = config;
+        let own = [
+            http.listen,
+            grpc.listen,
+            resp.listen,
+            gubernator.grpc,
+            gubernator.http,
+            proxy.listen,
+            admin.listen,
+        ];
         let own = own.into_iter().chain([cluster.listen, cluster.advertise]).flatten().collect();
         Some(Arc::new(Self { core: core.clone(), sources, own }))
     }

@@ -26,6 +26,7 @@ use tidegate_cluster::replication::{self, Replicator};
 use tidegate_cluster::revocations;
 use tidegate_cluster::sync::{self, Synchroniser};
 use tidegate_limiter::engine::AHEAD_MAX;
+use tidegate_limiter::policy;
 use tidegate_limiter::store::{KeyHasher, Store};
 use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::autopilot::{HomeRules, Settings};
@@ -229,11 +230,21 @@ impl Core {
             config.resp.mode.unwrap_or(config.defaults.mode),
             config.defaults.on_unavailable,
         );
+        let carried_rule = |mode| {
+            let config::Gubernator { on_unavailable, durability, .. } = config.gubernator;
+            let on_unavailable = on_unavailable.unwrap_or(config.defaults.on_unavailable);
+            Arc::new(Rule { durability, ..Rule::of_clients(mode, on_unavailable) })
+        };
+        let carried_rules = decide::CarriedRules {
+            strict: carried_rule(policy::Mode::Strict),
+            leased: carried_rule(policy::Mode::Leased),
+        };
         let blocked_sources = BlockedSources::of(&config.blocked_sources, &config.auth);
         let blocked_sources = blocked_sources.map(Arc::new);
         let options = decide::Options {
             envoy: config.envoy.clone(),
             throttle_rule: Arc::new(throttle_rule),
+            carried_rules,
             deadline: config.cluster.deadline.to_std(),
             global_deadline: config.cluster.global_deadline.to_std(),
             blocked_sources: blocked_sources.clone(),

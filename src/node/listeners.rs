@@ -29,6 +29,7 @@ use crate::compat::envoy_ratelimit::statistics::{Source, prometheus};
 use crate::config::{Config, Grpc, UserError};
 use crate::enrolment;
 use crate::front::bounds::{Bounds, MaxAge};
+use crate::front::gubernator::{self, GubernatorListener};
 use crate::front::http::{HttpListener, router};
 use crate::front::pages::Page;
 use crate::front::proxy::{self, AccessLog, Observers, ProxyListener, ServerTls};
@@ -52,6 +53,8 @@ pub(super) struct Listeners {
     grpc: Bound,
     grpc_socket: Bound,
     resp: Bound,
+    gubernator_grpc: Bound,
+    gubernator_http: Bound,
     proxy: Bound,
     admin: Bound,
     debug: Bound,
@@ -65,6 +68,8 @@ pub(super) struct ListenerTls {
     pub(super) http: Option<Tls>,
     pub(super) grpc: Option<Tls>,
     pub(super) resp: Option<Tls>,
+    /// Of both of its listeners.
+    pub(super) gubernator: Option<Tls>,
     pub(super) proxy: Option<Tls>,
     pub(super) admin: Option<Tls>,
     /// Of the proxy to the application.
@@ -181,6 +186,16 @@ impl Listeners {
                 &stats.grpc,
             )?,
             resp: Bound::bind("resp.listen", config.resp.listen, &stats.resp)?,
+            gubernator_grpc: Bound::bind(
+                "gubernator.grpc",
+                config.gubernator.grpc,
+                &stats.gubernator,
+            )?,
+            gubernator_http: Bound::bind(
+                "gubernator.http",
+                config.gubernator.http,
+                &stats.gubernator,
+            )?,
             proxy: Bound::bind("proxy.listen", config.proxy.listen, &stats.proxy)?,
             admin: Bound::bind("admin.listen", config.admin.listen, &stats.admin)?,
             debug: Bound::bind("debug.listen", config.debug.listen, &stats.debug)?,
@@ -210,6 +225,14 @@ impl Listeners {
             (name("grpc", "grpc (TLS)", &tls.grpc), &self.grpc),
             (name("grpc", "grpc (TLS)", &tls.grpc), &self.grpc_socket),
             (name("resp", "resp (TLS)", &tls.resp), &self.resp),
+            (
+                name("gubernator grpc", "gubernator grpc (TLS)", &tls.gubernator),
+                &self.gubernator_grpc,
+            ),
+            (
+                name("gubernator http", "gubernator http (TLS)", &tls.gubernator),
+                &self.gubernator_http,
+            ),
             (name("proxy", "proxy (TLS)", &tls.proxy), &self.proxy),
             (name("admin", "admin (TLS)", &tls.admin), &self.admin),
             ("debug", &self.debug),
@@ -249,8 +272,20 @@ impl Listeners {
         );
         let bounds = Bounds { connections_max, ..Bounds::from(config) };
         let grpc_bounds = Bounds { max_age: max_age(config), ..bounds.clone() };
-        let Self { http, grpc, grpc_socket, resp, proxy, admin, debug, join, tls, access_log } =
-            self;
+        let Self {
+            http,
+            grpc,
+            grpc_socket,
+            resp,
+            gubernator_grpc,
+            gubernator_http,
+            proxy,
+            admin,
+            debug,
+            join,
+            tls,
+            access_log,
+        } = self;
         let metrics = &probes.metrics;
         let decider = |listener: &Listener| {
             Arc::new(Measured::new(core.decider.clone(), listener.clone(), core.clock.clone()))
@@ -280,6 +315,24 @@ impl Listeners {
             resp.stats.clone(),
             tls.resp,
         );
+        let gubernator = Arc::new(GubernatorListener {
+            decide: decider(&metrics.gubernator),
+            probes: probes.clone(),
+            settings: gubernator::Settings {
+                zone: config.gubernator.time_zone.0.clone(),
+                quirks: config.gubernator.quirks,
+            },
+            bounds: bounds.clone(),
+            topology: core.topology.clone(),
+            advertise: gubernator_grpc.addr().map_or_else(String::new, |addr| addr.to_string()),
+            stats: gubernator_http.stats.clone(),
+            calls: probes.gubernator_calls.clone(),
+            metrics: Page::default(),
+        });
+        let gubernator_grpc_service =
+            Traced::new(gubernator::grpc_routes(gubernator.clone()), traces.clone(), Form::Grpc);
+        let gubernator_http_service =
+            Traced::new(gubernator::router(gubernator), traces.clone(), Form::Http);
         let proxy_bounds = proxy::bounds(&bounds);
         let observers = Observers {
             listener: proxy.stats.clone(),
@@ -319,6 +372,8 @@ impl Listeners {
         async move {
             let [http_tls, admin_tls] = [tls.http, tls.admin].map(Protocols::Http);
             let grpc_tls = Protocols::Grpc(tls.grpc);
+            let gubernator_grpc_tls = Protocols::Grpc(tls.gubernator.clone());
+            let gubernator_http_tls = Protocols::Http(tls.gubernator);
             let maintenance = async {
                 drain.run_until_cancelled(maintenance).await;
                 Ok(())
@@ -350,6 +405,20 @@ impl Listeners {
                 ),
                 grpc_socket.serve(grpc_service, grpc_tls, &grpc_bounds, joined.cancelled(), &drain),
                 resp,
+                gubernator_grpc.serve(
+                    gubernator_grpc_service,
+                    gubernator_grpc_tls,
+                    &bounds,
+                    joined.cancelled(),
+                    &drain
+                ),
+                gubernator_http.serve(
+                    gubernator_http_service,
+                    gubernator_http_tls,
+                    &bounds,
+                    joined.cancelled(),
+                    &drain
+                ),
                 proxy.serve(
                     proxy_service,
                     proxy_protocols,

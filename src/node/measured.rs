@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use tidegate_cluster::environment::Clock;
 use tidegate_limiter::engine::Verdict;
+use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_rules::tally::Tallies;
 
 use crate::config::Envoy;
 use crate::decide::{
-    CheckRequest, CheckResponse, CommitRequest, Committed, Decide, Decider, Entered, LimitInFlight,
-    Reservation, Reserve, ReserveRequest, Throttle, ThrottleRequest, Uncommitted,
+    CarriedCheck, CarriedVerdict, CheckRequest, CheckResponse, CommitRequest, Committed, Decide,
+    DecideCarried, Decider, Entered, LimitInFlight, Reservation, Reserve, ReserveRequest, Throttle,
+    ThrottleRequest, Uncommitted,
 };
 use crate::observe::metrics::Listener;
 use crate::traces::Traces;
@@ -82,6 +84,22 @@ impl LimitInFlight for Measured {
     }
 }
 
+impl DecideCarried for Measured {
+    /// As for [`Throttle::throttle`].
+    async fn decide_carried(&self, checks: &[CarriedCheck<'_>]) -> Vec<CarriedVerdict> {
+        let start = self.clock.monotonic();
+        let decided = self.decider.decide_carried(checks).await;
+        let took = self.clock.monotonic().since(start);
+        let allowed = decided.iter().filter(|it| it.verdict.allowed).count() as u64;
+        self.count(took, decided.len() as u64, allowed);
+        decided
+    }
+
+    fn now(&self) -> Timestamp {
+        self.decider.now()
+    }
+}
+
 impl Throttle for Measured {
     /// Two looks at the clock and one addition to each counter for all requests together.
     async fn throttle(&self, requests: &[ThrottleRequest<'_>], verdicts: &mut Vec<Verdict>) {
@@ -90,8 +108,14 @@ impl Throttle for Measured {
         self.decider.throttle(requests, verdicts).await;
         let took = self.clock.monotonic().since(start);
         let decided = verdicts.get(begun..).unwrap_or_default();
-        let all = decided.len() as u64;
         let allowed = decided.iter().filter(|verdict| verdict.allowed).count() as u64;
+        self.count(took, decided.len() as u64, allowed);
+    }
+}
+
+impl Measured {
+    /// Adds up decisions that were made together.
+    fn count(&self, took: Span, all: u64, allowed: u64) {
         self.listener.latency.record_many(took, all);
         for (counter, count) in [
             (&self.listener.allowed, allowed),

@@ -110,6 +110,7 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
         http: tls_of(config.http.tls())?,
         grpc: tls_of(config.grpc.tls())?,
         resp: tls_of(config.resp.tls())?,
+        gubernator: tls_of(config.gubernator.tls())?,
         proxy: tls_of(config.proxy.tls())?,
         admin: tls_of(config.admin.tls())?,
         servers: ServerTls::of(&config.proxy)?,
@@ -146,7 +147,7 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
         health.clone(),
         stats,
         clock.clone(),
-        config.stats.prometheus_names,
+        &config,
     ));
     let statistics = probes.statistics.clone();
     let view = Arc::new(View {

@@ -14,11 +14,13 @@ use super::rulebook::RuleBook;
 use super::system::SystemClock;
 use crate::compat::envoy_ratelimit::statistics::Source;
 use crate::compat::envoy_ratelimit::statistics::prometheus::{Form, collector};
+use crate::compat::gubernator::metrics as gubernator_metrics;
+use crate::config::Config;
 use crate::decide::BlockedSources;
-use crate::front::Probes;
 use crate::front::proxy::UpstreamStats;
 use crate::front::serve::ListenerStats;
 use crate::front::stats::Counter;
+use crate::front::{Probes, gubernator};
 use crate::observe::names::{self, Metric};
 use crate::observe::samples::{Readings, RuleSample};
 use crate::observe::{Health, Metrics};
@@ -33,6 +35,8 @@ pub(super) struct NodeProbes {
     pub(super) metrics: Metrics,
     /// The statistics under the names of envoyproxy/ratelimit.
     pub(super) statistics: Source,
+    /// The listeners of `[gubernator]` update them.
+    pub(super) gubernator_calls: Arc<gubernator::Calls>,
     /// The proxy updates them.
     pub(super) upstreams: Arc<UpstreamStats>,
 }
@@ -43,6 +47,8 @@ pub(super) struct Stats {
     pub(super) http: Arc<ListenerStats>,
     pub(super) grpc: Arc<ListenerStats>,
     pub(super) resp: Arc<ListenerStats>,
+    /// Of both listeners.
+    pub(super) gubernator: Arc<ListenerStats>,
     pub(super) proxy: Arc<ListenerStats>,
     pub(super) admin: Arc<ListenerStats>,
     pub(super) debug: Arc<ListenerStats>,
@@ -69,7 +75,7 @@ impl NodeProbes {
         health: Health,
         stats: Stats,
         clock: Arc<SystemClock>,
-        prometheus_names: bool,
+        config: &Config,
     ) -> Self {
         let mut metrics = Metrics::new(env!("CARGO_PKG_VERSION"));
         let statistics = Source {
@@ -77,9 +83,15 @@ impl NodeProbes {
             latency: metrics.grpc.latency.clone(),
             listener: stats.grpc.clone(),
         };
-        if prometheus_names {
+        if config.stats.prometheus_names {
             let source = statistics.clone();
             metrics.watch_unprefixed(collector(move || source.read(), Form::OpenMetrics));
+        }
+        let gubernator_calls = Arc::<gubernator::Calls>::default();
+        if config.gubernator.grpc.or(config.gubernator.http).is_some() {
+            let keys = core.clone();
+            let keys = move || keys.store.stats().keys;
+            metrics.watch_unprefixed(gubernator_metrics::collector(gubernator_calls.clone(), keys));
         }
         let upstreams = Arc::<UpstreamStats>::default();
         let passed_on = upstreams.clone();
@@ -136,7 +148,7 @@ impl NodeProbes {
             }
             readings
         });
-        Self { health, metrics, statistics, upstreams }
+        Self { health, metrics, statistics, gubernator_calls, upstreams }
     }
 }
 
@@ -151,6 +163,7 @@ fn listeners(stats: &Stats, readings: &mut Readings) {
             ("http", read(&stats.http)),
             ("grpc", read(&stats.grpc)),
             ("resp", read(&stats.resp)),
+            ("gubernator", read(&stats.gubernator)),
             ("proxy", read(&stats.proxy)),
             ("admin", read(&stats.admin)),
             ("debug", read(&stats.debug)),

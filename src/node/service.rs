@@ -67,6 +67,15 @@ impl Service for PeerService {
                 return self.check(from, &first, &further, ask);
             }
             Call::TracedCheck(call) => return self.traced_check(from, &call),
+            Call::Carried(call) => {
+                if from.has_run_for(call.deadline, self.clock.monotonic()) {
+                    let checks = call.checks.len() as u64;
+                    self.decider.counters().expired.fetch_add(checks, Ordering::Relaxed);
+                    return ServiceReply::Ready(Reply::Expired);
+                }
+                let sender = (&from.id, from.generation);
+                return self.once_copied(from, self.decider.carried_for_peer(sender, &call));
+            }
             Call::Reserve(call) => {
                 if from.has_run_for(call.deadline, self.clock.monotonic()) {
                     self.decider.counters().expired.fetch_add(1, Ordering::Relaxed);
@@ -154,6 +163,7 @@ fn may_send(role: Role, call: &Call) -> bool {
         | Call::Check(_)
         | Call::CombinedCheck(_)
         | Call::TracedCheck(_)
+        | Call::Carried(_)
         | Call::GiveBack(_)
         | Call::Reserve(_)
         | Call::Commit(_)

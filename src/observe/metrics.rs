@@ -27,6 +27,8 @@ pub struct Metrics {
     pub grpc: Listener,
     /// Redis clients.
     pub resp: Listener,
+    /// Clients of Gubernator.
+    pub gubernator: Listener,
     /// Requests of the proxy.
     pub proxy: Listener,
     registry: Registry,
@@ -58,8 +60,9 @@ impl Metrics {
             latency: latency.get_or_create_owned(&[("listener", name)]),
         };
         let (http, grpc) = (listener("http"), listener("grpc"));
-        let (resp, proxy) = (listener("resp"), listener("proxy"));
-        Self { http, grpc, resp, proxy, registry, unprefixed: Registry::default() }
+        let (resp, gubernator) = (listener("resp"), listener("gubernator"));
+        let proxy = listener("proxy");
+        Self { http, grpc, resp, gubernator, proxy, registry, unprefixed: Registry::default() }
     }
 
     /// Exports counters of the rules. `read` is called at each scrape; the order of its rules

@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, reason = "what was measured belongs in the output of the test")]
 
 mod envoy;
+mod gubernator;
 mod nginx;
 mod proxy;
 mod redis_clients;

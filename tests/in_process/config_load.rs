@@ -245,8 +245,9 @@ fn every_error_is_one_line_with_position_and_advice() {
             Some("[node]\nid = \"a\"\n"),
             &[],
             &[],
-            "c.toml: http.listen: none of http.listen, grpc.listen, grpc.socket, resp.listen and \
-             proxy.listen is set, so the node would serve nothing; set at least one, such as http.listen = \"127.0.0.1:8080\"",
+            "c.toml: http.listen: none of http.listen, grpc.listen, grpc.socket, resp.listen, \
+             gubernator.grpc, gubernator.http and proxy.listen is set, so the node would serve nothing; \
+             set at least one, such as http.listen = \"127.0.0.1:8080\"",
         ),
         (
             None,

@@ -18,6 +18,7 @@ mod eventual_convergence;
 mod forwarding;
 mod front;
 mod golden_support;
+mod gubernator;
 mod leased;
 mod mesh_deferred_answers;
 mod mesh_gossip;

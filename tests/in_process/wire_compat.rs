@@ -18,20 +18,22 @@ use tidegate_cluster::mesh::codec::{
     self, COMBINED_CHECKS, FRAME_BYTES_MAX, RESERVATIONS, VERSION,
 };
 use tidegate_cluster::mesh::wire::{
-    Call, Check, ClusterView, CombinedCheck, CombinedVerdicts, CommitCall, Digest, EdgeCall, End,
-    GiveBack, GlobalPing, GlobalPong, Grant, GrantAsk, Group, Handoff, HandoffStep, Hello,
-    HelloReply, InterventionCall, MapCall, Numbered, PingStatus, PongStatus, Refusal, Reply,
+    Call, CarriedCall, Check, ClusterView, CombinedCheck, CombinedVerdicts, CommitCall, Digest,
+    EdgeCall, End, GiveBack, GlobalPing, GlobalPong, Grant, GrantAsk, Group, Handoff, HandoffStep,
+    Hello, HelloReply, InterventionCall, MapCall, Numbered, PingStatus, PongStatus, Refusal, Reply,
     ReserveCall, RevocationCall, SharedSettings, StateEntry, Sync, SyncEntry, SyncRole,
     TraceContext, TracedCheck,
 };
 use tidegate_cluster::pki::Revocation;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::delta::DeltaSlice;
-use tidegate_limiter::engine::{ActorId, Delta, Retry, State, Verdict, decide, decide_eventual};
+use tidegate_limiter::engine::{
+    ActorId, Behavior, Delta, Retry, State, Verdict, decide, decide_eventual,
+};
 use tidegate_limiter::policy::{Durability, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
 use tidegate_limiter::store::interventions::Block;
-use tidegate_limiter::store::{Counter, Intervention, KeyHash, KeyHasher, Made, Settled};
+use tidegate_limiter::store::{Carried, Counter, Intervention, KeyHash, KeyHasher, Made, Settled};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::autopilot::{Complaints, JoinRequest};
 use tidegate_ownership::cluster_map::{
@@ -69,7 +71,7 @@ fn every_message_is_written_and_read_as_it_was_released() {
 #[test]
 fn a_claimed_length_reserves_no_memory() {
     // What follows the last byte of these is a length.
-    let heads: [&[u8]; 25] = [
+    let heads: [&[u8]; 27] = [
         &[0, 1, 7, 0],                               // Check, Region: counters
         &[0, 2, 0, 0],                               // Sync, Node, calm: entries
         &[0, 2, 0, 0, 1, 1, 1, 1, 2],                // … one entry: buckets
@@ -94,6 +96,8 @@ fn a_claimed_length_reserves_no_memory() {
         &[0, 15, 0],                                 // Reply: Committed
         &[0, 16],                                    // Reply: Snapshot
         &[0, 20, 7, 0, 0, 2, 0, 0, 0, 0],            // TracedCheck: traces
+        &[0, 21, 7, 0],                              // Carried: checks
+        &[0, 20],                                    // Reply: Carried
         &[],                                         // Hello: cluster
     ];
     let before = peak_virtual_kib();
@@ -364,6 +368,32 @@ fn states() -> Vec<State> {
     states
 }
 
+/// A plain check, and one with everything that a request may ask for.
+fn carried() -> CarriedCall {
+    let plain = Carried {
+        counter: Counter { key: KEY, quota: quota(Algorithm::FirstHitWindow, 1) },
+        hits: Hits::ONE,
+        behavior: Behavior::default(),
+        at: None,
+        resets: false,
+    };
+    let full = Carried {
+        counter: Counter { key: KEY, quota: quota(Algorithm::TokenBucket, 1) },
+        hits: Hits::new(-2),
+        behavior: Behavior { drains: true, credits: true },
+        at: Some(NOW),
+        resets: true,
+    };
+    CarriedCall {
+        id: 70_001,
+        scope: Scope::Region,
+        checks: smallvec![plain, full],
+        durability: Durability::Replicated,
+        is_leased: true,
+        deadline: Span::from_millis(61_020),
+    }
+}
+
 fn calls() -> Vec<(&'static str, Call)> {
     let algorithms = [
         (Algorithm::FixedWindow, 1),
@@ -437,6 +467,7 @@ fn calls() -> Vec<(&'static str, Call)> {
         ("revocation_announce", Call::Revocations(RevocationCall::Announce(revocation()))),
         ("revocation_compare", Call::Revocations(RevocationCall::Compare { digest: 70_000 })),
         ("certificate", Call::Certificate(vec![0x30, 0x00])),
+        ("carried", Call::Carried(Box::new(carried()))),
         (
             "reserve",
             Call::Reserve(ReserveCall {
@@ -613,6 +644,10 @@ fn replies() -> Vec<(&'static str, Reply)> {
         ("snapshot", Reply::Snapshot(b"{}".to_vec())),
         ("revocations", Reply::Revocations(vec![revocation()])),
         ("certificate", Reply::Certificate(b"-----BEGIN".to_vec())),
+        (
+            "carried",
+            Reply::Carried { verdicts: smallvec![two.first().copied(), None], is_confirmed: false },
+        ),
         ("committed_report", Reply::Committed { settled: Settled::Reported, verdicts: two }),
         (
             "pong",
@@ -746,6 +781,7 @@ fn released_with(name: &str) -> u8 {
             "revocation",
             "certificate",
             "traced",
+            "carried",
             "first_hit_window",
         ]
         .iter()

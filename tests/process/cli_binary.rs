@@ -30,6 +30,7 @@ fn help_describes_each_command_with_examples() {
         ("help_serve", &["serve", "--help"]),
         ("help_proxy", &["proxy", "--help"]),
         ("help_ratelimit", &["ratelimit", "--help"]),
+        ("help_gubernator", &["gubernator", "--help"]),
         ("help_config_check", &["ratelimit-config-check", "--help"]),
         ("help_check", &["check", "--help"]),
         ("help_rules_validate", &["rules", "validate", "--help"]),

@@ -126,6 +126,7 @@ const CONFINED: [(&str, &[&str]); 22] = [
             "crates/cluster/src/mesh/",
             "crates/cluster/src/ticks.rs",
             // How long a forwarded request may still take; the verdict has its own `now`.
+            "src/decide/carried.rs",
             "src/decide/combiner.rs",
             "src/decide/forward.rs",
             "src/decide/owner_search.rs",

@@ -22,6 +22,7 @@
 //!
 //! - [`rls`]: the messages of the rate limit service
 //! - [`kuadrant_rls`]: those of Kuadrant's, which adds reservations
+//! - [`gubernator`]: those of Gubernator, whose requests carry their limits
 //! - [`xds`]: the messages of discovery, and the resources that carry rules
 //! - [`google::protobuf`]: `Struct`, `Duration`, `Any`
 
@@ -61,6 +62,17 @@ pub mod kuadrant_rls {
     pub const SERVICE_NAME: &str = "kuadrant.service.ratelimit.v1.RateLimitService";
 }
 
+/// Gubernator's service, version 1: requests carry the limits that they are checked against.
+pub mod gubernator {
+    pub use crate::pb::gubernator::{
+        Algorithm, Behavior, GetRateLimitsReq, GetRateLimitsResp, HealthCheckReq, HealthCheckResp,
+        LiveCheckReq, LiveCheckResp, PeerHealthResp, RateLimitReq, RateLimitResp, Status,
+    };
+
+    /// The full name of the service.
+    pub const SERVICE_NAME: &str = "pb.gubernator.V1";
+}
+
 /// Aggregated discovery, state of the world.
 pub mod xds {
     pub use crate::envoy::config::core::v3::Node;
@@ -77,7 +89,7 @@ pub mod xds {
     pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 }
 
-pub use generated::{envoy, google, kuadrant, ratelimit};
+pub use generated::{envoy, google, kuadrant, pb, ratelimit};
 
 // Modules are nested as the protobuf packages are: generated paths are relative to them.
 #[allow(
@@ -143,6 +155,13 @@ mod generated {
                     include!("generated/kuadrant.service.ratelimit.v1.rs");
                 }
             }
+        }
+    }
+
+    /// `pb.gubernator`, written for tidegate from what Gubernator sends.
+    pub mod pb {
+        pub mod gubernator {
+            include!("generated/pb.gubernator.rs");
         }
     }
 

@@ -1,13 +1,16 @@
-//! The names under which the binary behaves like those of
-//! envoyproxy/ratelimit: `ratelimit` is a node configured by its environment, and
-//! `ratelimit_config_check` validates rule files. A link or a copy with that name is enough.
+//! The names under which the binary behaves like those of other rate limiters: `ratelimit` and
+//! `gubernator` are a node configured by the environment of envoyproxy/ratelimit or of Gubernator,
+//! and `ratelimit_config_check` validates rule files. A link or a copy with that name is enough.
 
 use std::ffi::OsString;
 use std::path::Path;
 
 /// Names of binaries, and the sub-commands they stand for.
-const NAMES: [(&str, &str); 2] =
-    [("ratelimit", "ratelimit"), ("ratelimit_config_check", "ratelimit-config-check")];
+const NAMES: [(&str, &str); 3] = [
+    ("ratelimit", "ratelimit"),
+    ("ratelimit_config_check", "ratelimit-config-check"),
+    ("gubernator", "gubernator"),
+];
 
 /// Inserts the sub-command that the name of the program, the first argument, stands for.
 pub fn arguments(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
@@ -25,9 +28,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_names_of_envoyproxy_ratelimit_become_sub_commands() {
+    fn only_the_names_of_other_rate_limiters_become_sub_commands() {
         let of = |args: &[&str]| arguments(args.iter().map(OsString::from));
         assert_eq!(of(&["/bin/ratelimit"]), ["/bin/ratelimit", "ratelimit"]);
+        assert_eq!(of(&["gubernator"]), ["gubernator", "gubernator"]);
         assert_eq!(
             of(&["ratelimit_config_check", "-config_dir", "x"]),
             ["ratelimit_config_check", "ratelimit-config-check", "-config_dir", "x"]

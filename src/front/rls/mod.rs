@@ -22,8 +22,8 @@ mod kuadrant;
 mod request;
 mod response;
 mod service;
-mod timeout;
-mod unary;
+pub(super) mod timeout;
+pub(super) mod unary;
 
 pub use client::RlsClient;
 pub use health::Health;

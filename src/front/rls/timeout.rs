@@ -13,7 +13,7 @@ const NAME: HeaderName = HeaderName::from_static("grpc-timeout");
 const DIGITS_MAX: usize = 8;
 
 /// The timeout of a call, if it has one.
-pub(super) fn of(headers: &HeaderMap) -> Option<Duration> {
+pub(in crate::front) fn of(headers: &HeaderMap) -> Option<Duration> {
     let (unit, digits) = headers.get(NAME)?.as_bytes().split_last()?;
     if !(1..=DIGITS_MAX).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
         return None;

@@ -37,6 +37,13 @@ const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const OK: HeaderValue = HeaderValue::from_static("0");
 
+/// Why a request has no message.
+#[derive(Debug)]
+pub(in crate::front) enum ReadError {
+    TooLarge { bytes: usize, max: usize },
+    Status(Box<Status>),
+}
+
 /// Reads the message of a request, of at most `bytes_max` bytes. The rest of the body is read and
 /// ignored.
 pub(super) async fn read<M, B>(headers: &HeaderMap, body: B, bytes_max: usize) -> Result<M, Status>
@@ -45,11 +52,25 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: std::fmt::Display,
 {
+    let bytes = read_bytes(headers, body, bytes_max).await?;
+    M::decode(bytes).map_err(|error| Status::internal(error.to_string()))
+}
+
+/// As [`read`], without reading what is in the message.
+pub(in crate::front) async fn read_bytes<B>(
+    headers: &HeaderMap,
+    body: B,
+    bytes_max: usize,
+) -> Result<Bytes, ReadError>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: std::fmt::Display,
+{
     if let Some(encoding) = headers.get(ENCODING)
         && encoding != "identity"
     {
         let text = format!("Content is compressed with {encoding:?} which isn't supported");
-        return Err(Status::unimplemented(text));
+        return Err(Status::unimplemented(text).into());
     }
     let mut body = pin!(body);
     let mut bytes = Bytes::new();
@@ -67,17 +88,17 @@ where
         }
     }
     match length {
-        None if bytes.is_empty() => Err(Status::internal("Missing request message.")),
+        None if bytes.is_empty() => Err(Status::internal("Missing request message.").into()),
         Some(length) if bytes.len() >= PREFIX_BYTES + length => {
             bytes.advance(PREFIX_BYTES);
             bytes.truncate(length);
-            M::decode(bytes).map_err(|error| Status::internal(error.to_string()))
+            Ok(bytes)
         }
-        _ => Err(Status::internal("Unexpected EOF decoding stream.")),
+        _ => Err(Status::internal("Unexpected EOF decoding stream.").into()),
     }
 }
 
-pub(super) fn response<M: Message>(outcome: Result<M, Status>) -> Response<Body> {
+pub(in crate::front) fn response<M: Message>(outcome: Result<M, Status>) -> Response<Body> {
     match outcome {
         Err(status) => status.into_http::<tonic::body::Body>().map(Body::from),
         Ok(message) => {
@@ -95,18 +116,15 @@ fn joined(before: Bytes, chunk: &Bytes) -> Bytes {
     both.freeze()
 }
 
-fn message_length(prefix: [u8; PREFIX_BYTES], bytes_max: usize) -> Result<usize, Status> {
+fn message_length(prefix: [u8; PREFIX_BYTES], bytes_max: usize) -> Result<usize, ReadError> {
     let [compressed, length @ ..] = prefix;
     if compressed != 0 {
         let text = format!("protocol error: compression flag {compressed} without an encoding");
-        return Err(Status::internal(text));
+        return Err(Status::internal(text).into());
     }
     let length = u32::from_be_bytes(length) as usize;
     if length > bytes_max {
-        return Err(Status::out_of_range(format!(
-            "Error, decoded message length too large: found {length} bytes, the limit is: \
-             {bytes_max} bytes"
-        )));
+        return Err(ReadError::TooLarge { bytes: length, max: bytes_max });
     }
     Ok(length)
 }
@@ -119,6 +137,24 @@ fn framed<M: Message>(message: &M) -> Bytes {
     bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
     message.encode_raw(&mut bytes);
     bytes.freeze()
+}
+
+impl From<Status> for ReadError {
+    fn from(status: Status) -> Self {
+        Self::Status(Box::new(status))
+    }
+}
+
+impl From<ReadError> for Status {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::TooLarge { bytes, max } => Self::out_of_range(format!(
+                "Error, decoded message length too large: found {bytes} bytes, the limit is: {max} \
+                 bytes"
+            )),
+            ReadError::Status(status) => *status,
+        }
+    }
 }
 
 // === impl Body ===

@@ -54,6 +54,9 @@ pub const REVOCATIONS: u8 = 5;
 /// The first version with [`Call::TracedCheck`](super::wire::Call::TracedCheck).
 pub const TRACED_CHECKS: u8 = 5;
 
+/// The first version with [`Call::Carried`](super::wire::Call::Carried).
+pub const CARRIED_CHECKS: u8 = 5;
+
 /// The version of the frames of every hello and its answer, whatever follows them: their layout
 /// never changes, so that nodes of all versions can tell each other what they speak.
 pub const HELLO_VERSION: u8 = 4;

@@ -223,7 +223,7 @@ fn handle_whole_frames(
         let Numbered { id, body } = codec::decode::<Numbered<Call>>(&frame, peer.version)?;
         let kind = Kind::of(&body);
         // Its pongs say whether the deadlines of its checks have passed.
-        if matches!(body, Call::Check(_) | Call::TracedCheck(_)) {
+        if matches!(body, Call::Check(_) | Call::TracedCheck(_) | Call::Carried(_)) {
             peer.used();
         }
         let reply = match service.handle_call(peer, body) {

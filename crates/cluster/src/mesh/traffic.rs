@@ -75,6 +75,7 @@ impl Kind {
             Call::Check(_)
             | Call::CombinedCheck(_)
             | Call::TracedCheck(_)
+            | Call::Carried(_)
             | Call::GiveBack(_)
             | Call::Recall(_)
             | Call::Reserve(_)

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use tidegate_limiter::engine::{Delta, State, Verdict};
 use tidegate_limiter::policy::{Durability, Scope};
-use tidegate_limiter::store::{Counter, Intervention, KeyHash, Made, Settled};
+use tidegate_limiter::store::{Carried, Counter, Intervention, KeyHash, Made, Settled};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::autopilot::{Complaints, JoinRequest};
 use tidegate_ownership::cluster_map::{ClusterId, ClusterMap, MAP_MEMBERS_MAX};
@@ -243,6 +243,9 @@ pub enum Call {
     /// As [`Call::CombinedCheck`], also of one check, some of which belong to traces that are
     /// recorded. Only to nodes that speak [`TRACED_CHECKS`](super::codec::TRACED_CHECKS).
     TracedCheck(Box<TracedCheck>),
+    /// Decide checks of limits that their requests carry, of any keys that the receiver owns. Only
+    /// to nodes that speak [`CARRIED_CHECKS`](super::codec::CARRIED_CHECKS).
+    Carried(Box<CarriedCall>),
 }
 
 /// Which map a call is about.
@@ -395,6 +398,14 @@ pub enum Reply {
     /// To [`Call::Certificate`]: the certificate and those up to the authority (PEM). Empty if the
     /// receiver signs none, or not this one.
     Certificate(Vec<u8>),
+    /// To [`Call::Carried`], unless the receiver owns none of the keys.
+    Carried {
+        /// One per check; `None` where the receiver does not own the key and has counted nothing.
+        #[serde(with = "bounded_vec::combined")]
+        verdicts: SmallVec<[Option<Verdict>; 1]>,
+        /// As in [`CombinedVerdicts::is_confirmed`].
+        is_confirmed: bool,
+    },
 }
 
 /// What a node says about itself to the voters of the global map.
@@ -485,6 +496,23 @@ pub struct CombinedCheck {
     pub further: SmallVec<[Hits; 1]>,
     /// The rule is leased, and this is what the sender asks for.
     pub ask: Option<GrantAsk>,
+}
+
+/// Checks of limits that their requests carry. The receiver decides them in their order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CarriedCall {
+    /// The id of the first check; each further one has the next. As [`Check::id`].
+    pub id: u64,
+    pub scope: Scope,
+    /// At most [`COMBINED_VERDICTS_MAX`].
+    #[serde(with = "bounded_vec::combined")]
+    pub checks: SmallVec<[Carried; 1]>,
+    /// Whether the reply waits for a replica.
+    pub durability: Durability,
+    /// Other nodes may have been granted hits of these limits: a refusal asks them back.
+    pub is_leased: bool,
+    /// As [`Check::deadline`].
+    pub deadline: Span,
 }
 
 /// Checks, and the traces that some of them belong to.

@@ -417,7 +417,7 @@ impl Shard {
         let (slot, queues) = self.live_mut(*key, params.now)?;
         let verdict = params.decide(&mut slot.state, quota);
         if params.me.is_none() {
-            slot.meta = slot.meta.with_expiry(slot.state.expires_at(quota));
+            slot.meta = slot.meta.with_expiry(params.expiry(&slot.state, quota));
         }
         record_charge(slot, queues, quota, params, &verdict);
         if params.refines && may_refine(&slot.state, &verdict) {
@@ -439,7 +439,7 @@ impl Shard {
         let mut state = State::Absent;
         let verdict = params.decide(&mut state, &counter.quota);
         let expires = match params.me {
-            None => state.expires_at(&counter.quota),
+            None => params.expiry(&state, &counter.quota),
             Some(_) => slice_expiry(&counter.quota, params.now),
         };
         if !matches!(state, State::Absent) && expires > params.now {

@@ -2,11 +2,15 @@
 
 use crate::engine::{self, ActorId, Behavior, Retry, State, Verdict, reservation};
 use crate::quota::Quota;
-use crate::units::{Hits, Timestamp};
+use crate::units::{Hits, Span, Timestamp};
 
 /// All nodes together hold back at most one part in this many of what is left of a limit: see
 /// `docs/replication-and-sync.md`.
 pub const SYNC_SLACK_DIVISOR: u32 = 10;
+
+/// How much earlier than the time of the node a bucket may be decided: a request names an instant,
+/// and takes time to arrive.
+pub const BEHIND_MAX: Span = Span::from_secs(1);
 
 /// This node as a writer of eventual keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +37,8 @@ pub(super) struct CheckParams {
     /// Not of eventual limits.
     pub(super) behavior: Behavior,
     pub(super) now: Timestamp,
+    /// The instant as of which a bucket is decided that is not now.
+    pub(super) at: Option<Timestamp>,
     /// As which actor this node counts eventual keys. `None` for strict ones: this node is their
     /// owner, so its state is complete.
     pub(super) me: Option<LocalActor>,
@@ -49,7 +55,8 @@ impl CheckParams {
     /// Of strict counters that this node decides.
     pub(super) fn strict(hits: Hits, now: Timestamp) -> Self {
         let behavior = Behavior::default();
-        Self { hits, behavior, now, me: None, refines: true, reserved: 0, in_full: false }
+        let (at, me) = (None, None);
+        Self { hits, behavior, now, at, me, refines: true, reserved: 0, in_full: false }
     }
 
     /// Of leased counters.
@@ -70,7 +77,7 @@ impl CheckParams {
     /// The same check of a strict counter at `now` that other keys share: it neither takes what is
     /// left for them nor credits them.
     pub(super) fn strict_at(self, now: Timestamp) -> Self {
-        Self { now, me: None, behavior: Behavior::default(), ..self }
+        Self { now, at: None, me: None, behavior: Behavior::default(), ..self }
     }
 
     #[inline]
@@ -80,7 +87,9 @@ impl CheckParams {
             return self.charge_in_full(state, quota);
         }
         match me {
-            None if self.behavior != Behavior::default() => self.decide_with_behavior(state, quota),
+            None if self.at.is_some() || self.behavior != Behavior::default() => {
+                self.decide_with_behavior(state, quota)
+            }
             None => engine::decide(state, quota, hits, now),
             Some(me) => engine::decide_eventual(state, me.actor, quota, hits, now),
         }
@@ -88,7 +97,7 @@ impl CheckParams {
 
     #[cold]
     fn decide_with_behavior(self, state: &mut State, quota: &Quota) -> Verdict {
-        engine::decide_with(state, quota, self.hits, self.behavior, self.now)
+        engine::decide_with(state, quota, self.hits, self.behavior, self.instant())
     }
 
     #[cold]
@@ -102,9 +111,20 @@ impl CheckParams {
         Verdict { allowed: true, retry: Retry::Now, excess: 0, ..left }
     }
 
+    fn instant(self) -> Timestamp {
+        self.at.unwrap_or(self.now)
+    }
+
+    /// When a state that was decided strictly is to be removed.
+    #[inline]
+    pub(super) fn expiry(self, state: &State, quota: &Quota) -> Timestamp {
+        let expires = state.expires_at(quota);
+        if self.at.is_some() { expires.plus(BEHIND_MAX) } else { expires }
+    }
+
     pub(super) fn preview(self, state: &State, quota: &Quota) -> Verdict {
         match self.me {
-            None => engine::preview(state, quota, self.hits, self.now),
+            None => engine::preview(state, quota, self.hits, self.instant()),
             Some(_) => engine::preview_eventual(state, quota, self.hits, self.now),
         }
     }

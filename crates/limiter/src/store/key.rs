@@ -127,6 +127,21 @@ impl KeyHasher {
         DescriptorHash { token: hash.h1, base: hash.h2, domain: self.names_domains.then_some(0) }
     }
 
+    /// Hashes the name and the key of a request that carries its limit, and `part`, what else tells
+    /// its counters apart. Never equals the hash of a descriptor or of a bare key.
+    pub fn carried(&self, name: &str, key: &str, part: [u64; 2]) -> DescriptorHash {
+        let mut sip = SipHasher13::new_with_key(&self.secret);
+        sip.write(&(u64::MAX - 1).to_le_bytes());
+        write_part(&mut sip, name);
+        let domain = self.names_domains.then(|| sip.finish128().h1.to_le_bytes()[0]);
+        write_part(&mut sip, key);
+        for part in part {
+            sip.write(&part.to_le_bytes());
+        }
+        let hash = sip.finish128();
+        DescriptorHash { token: hash.h1, base: hash.h2, domain }
+    }
+
     /// The name of a reservation that cannot be guessed without the secret, from bytes that no
     /// other reservation of the cluster has.
     pub fn reservation(&self, unique: &[u8]) -> ReservationId {

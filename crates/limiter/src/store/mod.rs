@@ -19,6 +19,7 @@
 //! exceptions: inserting or removing a key moves the run of neighbours behind it, some 50 slots on
 //! average, and growing or shrinking moves all slots of one shard, some 4,096 (see [`Options`]).
 
+mod carried;
 mod check;
 mod copies;
 mod counting_mode;
@@ -41,9 +42,10 @@ mod table;
 mod unconfirmed;
 mod unsettled_clock;
 
+pub use carried::Carried;
 pub use check::{Checks, SingleCheck, Verdicts};
 pub use copies::{Cursor, MergeOutcome, StoredCounter};
-pub use counting_mode::{LocalActor, SYNC_SLACK_DIVISOR};
+pub use counting_mode::{BEHIND_MAX, LocalActor, SYNC_SLACK_DIVISOR};
 pub use grants::{Ask, Granted, Leased};
 pub use interventions::{INTERVENTIONS_MAX, Intervention, Interventions};
 pub use key::{

@@ -18,9 +18,10 @@ use protox::prost_reflect::prost_types::field_descriptor_proto::Type;
 use protox::prost_reflect::prost_types::{DescriptorProto, FileDescriptorSet};
 
 /// What the gRPC and JSON listeners and the xDS client exchange; imports are followed.
-const ROOTS: [&str; 4] = [
+const ROOTS: [&str; 5] = [
     "envoy/service/ratelimit/v3/rls.proto",
     "kuadrant/service/ratelimit/v1/kuadrantrls.proto",
+    "gubernator/v1.proto",
     "envoy/service/discovery/v3/discovery.proto",
     "ratelimit/config/ratelimit/v3/rls_conf.proto",
 ];
@@ -63,7 +64,7 @@ fn messages(files: &FileDescriptorSet) -> Result<BTreeMap<String, String>, Box<d
         .compile_well_known_types()
         .extern_path(".google.protobuf.UInt64Value", "u64")
         // Ordered, so that the encoding of a message is always the same.
-        .btree_map([".google.protobuf.Struct"]);
+        .btree_map([".google.protobuf.Struct", ".pb.gubernator"]);
     for name in TRANSPARENT {
         config.type_attribute(
             name,

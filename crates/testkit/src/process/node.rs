@@ -23,6 +23,8 @@ pub struct Node {
     pub http: SocketAddr,
     pub grpc: SocketAddr,
     pub resp: SocketAddr,
+    /// gRPC and HTTP for clients of Gubernator, if its configuration has `[gubernator]`.
+    pub gubernator: (SocketAddr, SocketAddr),
     pub admin: SocketAddr,
     pub mesh: SocketAddr,
     /// Its rules folder.
@@ -56,6 +58,7 @@ impl Node {
             http: ports::free(),
             grpc: ports::free(),
             resp: ports::free(),
+            gubernator: (ports::free(), ports::free()),
             admin: ports::free(),
             mesh: ports::free(),
             rules: dir.join("rules"),
@@ -80,9 +83,10 @@ impl Node {
         fs::rename(draft, self.rules.join("rules.yaml")).unwrap();
     }
 
-    /// Writes its `cluster.toml`: the listeners and `more`.
+    /// Writes its `cluster.toml`: the listeners and `more`, in which a section `[gubernator]` gets the
+    /// addresses of this node.
     pub fn write_config(&self, more: &str) {
-        let Self { id, http, grpc, resp, admin, .. } = self;
+        let Self { id, http, grpc, resp, admin, gubernator, .. } = self;
         let key = |name: &str, value: &str| format!("{name} = \"{value}\"\n");
         let mut node = key("id", id);
         if self.has_disk {
@@ -91,6 +95,10 @@ impl Node {
         if let Some(region) = &self.region {
             node.push_str(&key("region", region));
         }
+        let (guber_grpc, guber_http) = gubernator;
+        let section = "[gubernator]\n";
+        let addresses = format!("{section}grpc = \"{guber_grpc}\"\nhttp = \"{guber_http}\"\n");
+        let more = more.replace(section, &addresses);
         let config = format!(
             "[node]\n{node}[http]\nlisten = \"{http}\"\n[grpc]\nlisten = \"{grpc}\"\n\
              [resp]\nlisten = \"{resp}\"\n[admin]\nlisten = \"{admin}\"\n[rules]\npath = \"rules\"\n{more}\n"

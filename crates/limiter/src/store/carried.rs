@@ -1,0 +1,161 @@
+//! Checks of limits that their requests carry: what such a request may ask for beside its hits.
+//!
+//! - **Resets**: it ends what was counted. Of a window that is open it counts nothing itself; of a
+//!   window that is not, and of a bucket, it counts its hits afterwards.
+//! - **Its own time**: a bucket is decided as of an instant that the request names, for clients
+//!   that count what they did before. The store keeps such a bucket for [`BEHIND_MAX`] longer, so
+//!   that a request which is late finds what earlier ones took.
+//! - A [`Behavior`]: it takes what is left when it is refused, or gives back more than was used.
+//!
+//! **Worked example.** A bucket of 10 per 30 s. At 12:00:00 nine hits are taken as of 12:00:00, and
+//! at 12:00:01 one as of 12:00:03: it finds 2 tokens and leaves 1.
+
+use serde::{Deserialize, Serialize};
+
+use super::counting_mode::{BEHIND_MAX, CheckParams};
+use super::key::Counter;
+use super::overflow::Overflow;
+use super::shard::Shard;
+use super::sharded::Store;
+use crate::engine::{self, Behavior, State, Verdict};
+use crate::quota::Algorithm;
+use crate::units::{Hits, Span, Timestamp};
+
+/// A check of one limit that its request carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carried {
+    pub counter: Counter,
+    pub hits: Hits,
+    pub behavior: Behavior,
+    /// The instant as of which a bucket is decided; `None` for now. Other algorithms ignore it.
+    pub at: Option<Timestamp>,
+    /// It ends what was counted before.
+    pub resets: bool,
+}
+
+impl Carried {
+    /// Whether it asks for nothing but its hits.
+    pub fn is_plain(&self) -> bool {
+        self.behavior == Behavior::default() && self.at.is_none() && !self.resets
+    }
+
+    /// Whether afterwards hits may pass that were refused before.
+    pub const fn gives_back(&self) -> bool {
+        self.resets || self.hits.refund() > 0
+    }
+
+    /// The instant as of which a node whose clock reads `now` decides it.
+    fn instant(&self, now: Timestamp) -> Option<Timestamp> {
+        let is_instant =
+            matches!(self.counter.quota.algorithm(), Algorithm::TokenBucket | Algorithm::Gcra);
+        self.at.filter(|_| is_instant).map(|at| at.max(now.minus(BEHIND_MAX)))
+    }
+}
+
+impl Store {
+    /// Decides `check`, but only if `owns` returns true under the lock; otherwise returns `None`
+    /// and counts nothing.
+    pub fn check_carried_if(
+        &self,
+        check: &Carried,
+        now: Timestamp,
+        owns: impl FnOnce() -> bool,
+    ) -> Option<Verdict> {
+        let mut shard = self.lock_for(check.counter.key);
+        owns().then(|| shard.check_carried(check, now, &self.overflow))
+    }
+}
+
+impl Shard {
+    fn check_carried(&mut self, check: &Carried, now: Timestamp, overflow: &Overflow) -> Verdict {
+        let Carried { counter, hits, behavior, resets, .. } = check;
+        let quota = &counter.quota;
+        let params = CheckParams {
+            behavior: *behavior,
+            at: check.instant(now),
+            ..CheckParams::strict(*hits, now)
+        };
+        if *resets {
+            let state = self.state(counter.key, self.instant(now)).unwrap_or(&State::Absent);
+            let was_open = engine::preview(state, quota, Hits::PEEK, now).reset > Span::ZERO;
+            let at = params.at;
+            let all = CheckParams { at, ..CheckParams::strict(Hits::new(i64::MIN), now) };
+            let reset = self.check_single(counter, all, overflow);
+            if was_open && quota.algorithm() == Algorithm::FirstHitWindow {
+                return reset;
+            }
+        }
+        self.check_single(counter, params, overflow)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{Mode, Scope};
+    use crate::quota::Quota;
+    use crate::store::{KeyHasher, OnFull, Options};
+
+    const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
+
+    fn store() -> Store {
+        Store::new(Options { keys_max: 1_000, on_full: OnFull::Share, shards: None })
+    }
+
+    fn carried(algorithm: Algorithm, hits: i64) -> Carried {
+        let quota = Quota::simple(algorithm, 10, Span::from_secs(30)).expect("valid");
+        let key = KeyHasher::new([7; 16]).carried("n", "k", [0, 0]);
+        let counter = Counter { key: key.counter(&quota, Mode::Strict, Scope::Region), quota };
+        let (hits, behavior) = (Hits::new(hits), Behavior::default());
+        Carried { counter, hits, behavior, at: None, resets: false }
+    }
+
+    fn remaining(store: &Store, check: Carried, now: Timestamp) -> u32 {
+        store.check_carried_if(&check, now, || true).expect("owned").remaining
+    }
+
+    #[test]
+    fn the_worked_example_holds() {
+        let store = store();
+        let after = |secs| NOW.plus(Span::from_secs(secs));
+        let of =
+            |hits, secs| Carried { at: Some(after(secs)), ..carried(Algorithm::TokenBucket, hits) };
+        assert_eq!(remaining(&store, of(9, 0), NOW), 1);
+        assert_eq!(remaining(&store, of(1, 3), after(1)), 1);
+    }
+
+    #[test]
+    fn a_client_whose_requests_are_late_gets_no_more() {
+        let store = store();
+        // A hit every 200 ms, as of 900 ms ago, of a limit of one per 3 s beyond the first ten.
+        let mut passed = 0;
+        for number in 0..300 {
+            let now = NOW.plus(Span::from_millis(200 * number));
+            let at = Some(now.minus(Span::from_millis(900)));
+            let check = Carried { at, ..carried(Algorithm::TokenBucket, 1) };
+            passed +=
+                u32::from(store.check_carried_if(&check, now, || true).expect("owned").allowed);
+        }
+        assert_eq!(passed, 10 + 19);
+        // Earlier than that is taken for that.
+        let late = Carried { at: Some(Timestamp::EPOCH), ..carried(Algorithm::TokenBucket, 0) };
+        let now = NOW.plus(Span::from_secs(60));
+        assert_eq!(remaining(&store, late, now), 0);
+    }
+
+    #[test]
+    fn a_reset_ends_an_open_window_and_fills_a_bucket() {
+        let store = store();
+        let window = |hits, resets| Carried { resets, ..carried(Algorithm::FirstHitWindow, hits) };
+        assert_eq!(remaining(&store, window(1, true), NOW), 9, "there was nothing to reset");
+        assert_eq!(remaining(&store, window(3, false), NOW), 6);
+        assert_eq!(remaining(&store, window(1, true), NOW), 10);
+        assert_eq!(remaining(&store, window(1, false), NOW), 9);
+        let bucket = |hits, resets| Carried { resets, ..carried(Algorithm::TokenBucket, hits) };
+        assert_eq!(remaining(&store, bucket(5, false), NOW), 5);
+        assert_eq!(remaining(&store, bucket(1, true), NOW), 9);
+        // Also of a client whose request is late.
+        let at = Some(NOW.minus(Span::from_millis(5)));
+        assert_eq!(remaining(&store, Carried { at, ..bucket(0, true) }, NOW), 10);
+    }
+}

@@ -1,0 +1,245 @@
+//! The environment of Gubernator's daemon as a configuration.
+//!
+//! [`read`] is pure: variables in, a validated [`Config`] and warnings out. Variables of tidegate
+//! (`TIDEGATE_SECTION__KEY`) and `--set` override those of Gubernator, for example to form a
+//! cluster.
+//!
+//! *Example*: `GUBER_GRPC_ADDRESS=0.0.0.0:1051 GUBER_CACHE_SIZE=500000` becomes
+//! `gubernator.grpc = "0.0.0.0:1051"`, `gubernator.http = "127.0.0.1:1050"` and
+//! `limits.keys_max = 500000`.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use jiff::tz::TimeZone;
+use toml::Value;
+
+use super::settings::{self, Here};
+use crate::compat::envoy_ratelimit::environment::flag;
+use crate::config::error::{Error, Origin};
+use crate::config::layer::Layer;
+use crate::config::load::{self, environment};
+use crate::config::{Config, text};
+use crate::observe::log::Format;
+
+/// The result of reading the environment.
+#[derive(Clone, Debug)]
+pub struct Start {
+    pub config: Config,
+    pub log_level: &'static str,
+    pub log_format: Format,
+    /// Variables without effect, to be logged once the log is set up.
+    pub ignored: Vec<String>,
+}
+
+/// Where Gubernator listens when it is not told.
+const GRPC: &str = "127.0.0.1:1051";
+const HTTP: &str = "127.0.0.1:1050";
+const PREFIX: &str = "GUBER_";
+
+/// Reads the environment of the process.
+///
+/// # Errors
+///
+/// The first invalid variable or flag.
+pub fn load(sets: &[String]) -> Result<Start, Error> {
+    let is_read = |name: &str| text::is_ours(name) || name.starts_with(PREFIX) || name == "TZ";
+    read(&environment(is_read)?.into_iter().collect(), sets)
+}
+
+/// Reads `variables`, which may contain unrelated ones.
+///
+/// # Errors
+///
+/// The first invalid variable or flag.
+pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Start, Error> {
+    let given = |name: &str| variables.get(name).map(String::as_str).filter(|it| !it.is_empty());
+    let mut layer = Layer::default();
+    let mut set = |name: &str, key: &str, value: Value| {
+        let path: Vec<&str> = key.split('.').collect();
+        layer.set(&path, value, Origin::Variable(name.to_owned()));
+    };
+    for (name, key, default) in [
+        ("GUBER_GRPC_ADDRESS", "gubernator.grpc", GRPC),
+        ("GUBER_HTTP_ADDRESS", "gubernator.http", HTTP),
+    ] {
+        let text = given(name).unwrap_or(default);
+        let addr = address(text).ok_or_else(|| {
+            let problem = format!("{text:?} is not an IP address and a port");
+            Error::bad_variable(name, key, &problem, "write it as 0.0.0.0:1051")
+        })?;
+        set(name, key, addr.to_string().into());
+    }
+    for (name, key) in [
+        ("GUBER_INSTANCE_ID", "node.id"),
+        ("GUBER_DATA_CENTER", "node.region"),
+        ("GUBER_TLS_CERT", "gubernator.tls_cert"),
+        ("GUBER_TLS_KEY", "gubernator.tls_key"),
+        ("GUBER_TLS_CLIENT_AUTH_CA_CERT", "gubernator.client_ca"),
+    ] {
+        if let Some(value) = given(name) {
+            set(name, key, value.into());
+        }
+    }
+    // A leading colon is how a file of zones is named; and `Local` is that of the machine.
+    if let Some(zone) = given("TZ").filter(|zone| !zone.starts_with(':') && *zone != "Local") {
+        let (key, fix) = ("gubernator.time_zone", "write it as in Europe/Berlin, or UTC");
+        TimeZone::get(zone).map_err(|_| {
+            let problem = format!("{zone:?} is not a zone of the IANA database");
+            Error::bad_variable("TZ", key, &problem, fix)
+        })?;
+        set("TZ", key, zone.into());
+    }
+    let (name, key) = ("GUBER_CACHE_SIZE", "limits.keys_max");
+    if let Some(text) = given(name) {
+        let keys: i64 = text.parse().map_err(|_| {
+            let problem = format!("{text:?} is not a whole number");
+            Error::bad_variable(name, key, &problem, "use a whole number")
+        })?;
+        set(name, key, keys.into());
+    }
+    // No rule files: requests carry their limits.
+    set("GUBER_GRPC_ADDRESS", "rules.required", false.into());
+    set("GUBER_GRPC_ADDRESS", "rules.may_be_empty", true.into());
+
+    let debug = given("GUBER_DEBUG").map(|text| {
+        let problem = format!("{text:?} is neither true nor false");
+        flag(text).ok_or_else(|| {
+            Error::bad_variable("GUBER_DEBUG", "value", &problem, "use true or false")
+        })
+    });
+    let log_level = match (debug.transpose()?, given("GUBER_LOG_LEVEL")) {
+        (Some(true), _) => "debug",
+        (_, None) => "info",
+        (_, Some(text)) => level(text).ok_or_else(|| {
+            let fix = "use trace, debug, info, warn, error, fatal or panic";
+            let problem = format!("{text:?} is not a level");
+            Error::bad_variable("GUBER_LOG_LEVEL", "value", &problem, fix)
+        })?,
+    };
+    let is_json = given("GUBER_LOG_FORMAT").is_some_and(|text| text.eq_ignore_ascii_case("json"));
+    let log_format = if is_json { Format::Json } else { Format::Text };
+
+    let is_ignored = |name: &&String| {
+        name.starts_with(PREFIX)
+            && given(name).is_some()
+            && settings::find(name).is_none_or(|it| matches!(it.here, Here::Ignored(_)))
+    };
+    let ignored = variables.keys().filter(is_ignored).cloned().collect();
+    let ours: Vec<_> = variables
+        .iter()
+        .filter(|(name, _)| name.starts_with(text::PREFIX))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    load::overlay(&mut layer, &ours, sets)?;
+    let (config, _) = load::build(layer, &Origin::Default, |_, _| {})?;
+    Ok(Start { config, log_level, log_format, ignored })
+}
+
+/// An address; a missing host is all of this machine's, as in Go.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (host, port) = text.rsplit_once(':')?;
+    let ip: IpAddr = match host {
+        "" => Ipv4Addr::UNSPECIFIED.into(),
+        "localhost" => Ipv4Addr::LOCALHOST.into(),
+        host => host.trim_start_matches('[').trim_end_matches(']').parse().ok()?,
+    };
+    Some(SocketAddr::from((ip, port.parse().ok()?)))
+}
+
+/// Maps a level of logrus.
+fn level(name: &str) -> Option<&'static str> {
+    Some(match name.to_ascii_lowercase().as_str() {
+        "panic" | "fatal" | "error" => "error",
+        "warn" | "warning" => "warn",
+        "info" => "info",
+        "debug" => "debug",
+        "trace" => "trace",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(pairs: &[(&str, &str)]) -> Result<Start, String> {
+        let variables = pairs.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        read(&variables.collect(), &[]).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_worked_example_holds() {
+        let start =
+            start(&[("GUBER_GRPC_ADDRESS", "0.0.0.0:1051"), ("GUBER_CACHE_SIZE", "500000")])
+                .expect("valid");
+        let Config { gubernator, limits, http, grpc, resp, .. } = start.config;
+        assert_eq!(gubernator.grpc, "0.0.0.0:1051".parse().ok());
+        assert_eq!(gubernator.http, HTTP.parse().ok());
+        assert_eq!(limits.keys_max, 500_000);
+        assert_eq!((http.listen, grpc.listen, resp.listen), (None, None, None));
+        assert_eq!((start.log_level, start.ignored.len()), ("info", 0));
+    }
+
+    #[test]
+    fn addresses_are_those_of_go() {
+        for (text, addr) in [
+            (":81", Some("0.0.0.0:81")),
+            ("localhost:1051", Some("127.0.0.1:1051")),
+            ("[::1]:1051", Some("[::1]:1051")),
+            ("1051", None),
+            ("host.example:1051", None),
+        ] {
+            assert_eq!(address(text), addr.and_then(|it| it.parse().ok()), "{text}");
+        }
+    }
+
+    #[test]
+    fn zone_and_level_are_read_and_the_rest_is_named() {
+        let start = start(&[
+            ("TZ", "Europe/Berlin"),
+            ("GUBER_LOG_LEVEL", "warning"),
+            ("GUBER_LOG_FORMAT", "json"),
+            ("GUBER_MEMBERLIST_KNOWN_NODES", "a,b"),
+            ("GUBER_BATCH_WAIT", "500us"),
+            ("GUBER_NEVER_HEARD_OF", "1"),
+            ("GUBER_ETCD_USER", ""),
+            ("TIDEGATE_NODE__ID", "n7"),
+        ])
+        .expect("valid");
+        assert_eq!(start.log_level, "warn");
+        assert_eq!(start.log_format, Format::Json);
+        assert_eq!(start.config.node.id, "n7");
+        let ignored = ["GUBER_BATCH_WAIT", "GUBER_MEMBERLIST_KNOWN_NODES", "GUBER_NEVER_HEARD_OF"];
+        assert_eq!(start.ignored, ignored);
+        let zone = TimeZone::get("Europe/Berlin").expect("a zone");
+        assert_eq!(start.config.gubernator.time_zone.0, zone);
+    }
+
+    #[test]
+    fn an_invalid_variable_is_named() {
+        for (name, value) in [
+            ("GUBER_GRPC_ADDRESS", "here"),
+            ("GUBER_CACHE_SIZE", "many"),
+            ("GUBER_LOG_LEVEL", "loud"),
+            ("GUBER_DEBUG", "perhaps"),
+            ("TZ", "Middle/Earth"),
+        ] {
+            let error = start(&[(name, value)]).expect_err(name);
+            assert!(error.contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_documentation_has_every_variable() {
+        let page = include_str!("../../../docs/gubernator.md");
+        for settings::Setting { name, here } in settings::ALL {
+            let meaning = match here {
+                Here::Sets(key) => format!("`{key}`"),
+                Here::Ignored(why) => format!("no effect: {why}"),
+            };
+            let row = format!("| `{name}` | {meaning} |");
+            assert!(page.contains(&row), "docs/gubernator.md has no row\n{row}");
+        }
+    }
+}

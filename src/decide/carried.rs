@@ -1,0 +1,630 @@
+//! Limits that requests carry together with their key, as Gubernator's do, many at once.
+//!
+//! As for `CL.THROTTLE` no rule file describes them, and one rule says what holds for all of them.
+//! There are two of these: one strict, and one leased for requests that ask for it.
+//!
+//! ```text
+//! checks, in order ─▶ decided here? ─ yes ─▶ verdict
+//!                          └─ no ─┬─ leased, or one alone ──▶ as any check: combined, granted
+//!                                 └─ several ─▶ one call to each owner, in order (Call::Carried)
+//! ```
+//!
+//! **Order.** Checks of one key are decided in the order of the request: all of them here, or all
+//! of them in calls that follow each other.
+//!
+//! **Once.** Each check of a call has an id of its own, so that an owner to which a call is sent
+//! again decides none of them twice (`dedup_cache.rs`).
+//!
+//! A peer of a release without such calls decides none; `on_unavailable` does, as if it could not
+//! be reached. `docs/adr/0065-carried-limits.md` has what was weighed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use backon::BackoffBuilder;
+use futures_util::future::{join, join_all};
+use smallvec::SmallVec;
+use tidegate_cluster::backoff::exponential;
+use tidegate_cluster::mesh::codec::CARRIED_CHECKS;
+use tidegate_cluster::mesh::wire::{COMBINED_VERDICTS_MAX, Call, CarriedCall, Reply};
+use tidegate_cluster::mesh::{CallError, Mesh, Peer, StreamClass, running};
+use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::engine::{Behavior, Verdict};
+use tidegate_limiter::policy::{Durability, Mode, Scope};
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::{Carried, Counter, CounterKind, KeyHash, Verdicts};
+use tidegate_limiter::units::{Hits, Timestamp};
+use tidegate_ownership::identity::{Generation, NodeId, node_actor};
+use tidegate_rules::book::Rule;
+use tidegate_rules::stats::RuleStats;
+use tokio::time::{Instant, sleep_until};
+
+use super::check::{Decide, VerdictSource};
+use super::decider::{Decider, Peers, Shared};
+use super::dedup_cache::Once;
+use super::fallback;
+use super::outcome::{Decided, NoVerdict};
+use super::owner_search::{OwnerSearch, Target};
+use super::plan::PlannedCheck;
+
+/// Decides limits that requests carry.
+pub trait DecideCarried: Decide {
+    /// Decides `checks` in their order and returns one verdict each. Never fails: when no owner
+    /// answers, `on_unavailable` does.
+    fn decide_carried(
+        &self,
+        checks: &[CarriedCheck<'_>],
+    ) -> impl Future<Output = Vec<CarriedVerdict>> + Send;
+
+    /// The time by which this node decides.
+    fn now(&self) -> Timestamp;
+}
+
+/// A check of a limit that its request carries.
+#[derive(Clone, Copy, Debug)]
+pub struct CarriedCheck<'a> {
+    /// With the key what is limited; both are hashed with their lengths.
+    pub name: &'a str,
+    pub unique_key: &'a str,
+    /// What else tells the counters of one key apart.
+    pub part: [u64; 2],
+    pub quota: Quota,
+    /// Zero peeks, negative refunds.
+    pub hits: Hits,
+    pub behavior: Behavior,
+    /// As of when a bucket is decided; `None` for now.
+    pub at: Option<Timestamp>,
+    /// It ends what was counted before.
+    pub resets: bool,
+    /// Decided from granted hits, where there are any.
+    pub is_leased: bool,
+}
+
+/// The verdict on a check.
+#[derive(Clone, Debug)]
+pub struct CarriedVerdict {
+    pub verdict: Verdict,
+    /// When it was decided, by the clock of this node.
+    pub now: Timestamp,
+    pub source: VerdictSource,
+    /// Another node that owns the key.
+    pub owner: Option<NodeId>,
+}
+
+/// A check that needs other nodes.
+struct Deferred<'c> {
+    /// Of its verdict.
+    at: usize,
+    rule: &'c Arc<Rule>,
+    carried: Carried,
+}
+
+/// What calls of several checks brought: the verdicts by index.
+type Brought = Vec<(usize, Result<Decided, NoVerdict>)>;
+
+impl DecideCarried for Decider {
+    async fn decide_carried(&self, checks: &[CarriedCheck<'_>]) -> Vec<CarriedVerdict> {
+        let now = self.shared.node.clock.now();
+        let rules = &self.shared.options.carried_rules;
+        let mut verdicts = Vec::with_capacity(checks.len());
+        let mut deferred: Vec<Deferred<'_>> = Vec::new();
+        let mut waiting = BTreeSet::new();
+        for (at, check) in checks.iter().enumerate() {
+            let rule = if check.is_leased { &rules.leased } else { &rules.strict };
+            let carried = self.carried(check, rule);
+            let token = carried.counter.key.token;
+            // What follows a check of the same key that waits is decided after it.
+            let decided = if waiting.contains(&token) {
+                None
+            } else {
+                self.begin_carried(&carried, rule, now)
+            };
+            let (verdict, source) = decided.unwrap_or_else(|| {
+                waiting.insert(token);
+                deferred.push(Deferred { at, rule, carried });
+                // Placeholder, replaced by the verdict of the deferred check.
+                (fallback::denied(&check.quota), VerdictSource::Fallback)
+            });
+            verdicts.push(CarriedVerdict { verdict, now, source, owner: None });
+        }
+        if !deferred.is_empty() {
+            // Boxed: its state is large, and a node that owns its keys does not need it.
+            Box::pin(self.decide_deferred(&deferred, now, &mut verdicts)).await;
+        }
+        for (check, decided) in checks.iter().zip(&verdicts) {
+            if !decided.verdict.allowed && decided.source != VerdictSource::Fallback {
+                self.note_refused_carried(check, now);
+            }
+        }
+        verdicts
+    }
+
+    fn now(&self) -> Timestamp {
+        self.shared.node.clock.now()
+    }
+}
+
+// === impl Decider: for this node ===
+
+impl Decider {
+    fn carried(&self, check: &CarriedCheck<'_>, rule: &Rule) -> Carried {
+        let CarriedCheck { name, unique_key, part, quota, hits, behavior, at, resets, .. } = *check;
+        let hash = self.shared.node.hasher.carried(name, unique_key, part);
+        let kind = match quota.algorithm() {
+            // A window may become longer or shorter and goes on.
+            Algorithm::FirstHitWindow => {
+                CounterKind::of_any_window(&quota, Mode::Strict, rule.scope)
+            }
+            _ => CounterKind::of(&quota, Mode::Strict, rule.scope),
+        };
+        let counter = Counter { key: hash.counter_of(kind), quota };
+        Carried { counter, hits, behavior, at, resets }
+    }
+
+    /// Decides a check that needs no other node.
+    fn begin_carried(
+        &self,
+        check: &Carried,
+        rule: &Arc<Rule>,
+        now: Timestamp,
+    ) -> Option<(Verdict, VerdictSource)> {
+        let Shared { node, peers, negative_cache, .. } = &*self.shared;
+        let Carried { counter, hits, .. } = check;
+        if rule.durability == Durability::Replicated && peers.is_some() {
+            return None;
+        }
+        if rule.mode == Mode::Leased && peers.is_some() {
+            // A refund first asks for what was granted, which may be in other places.
+            if !check.is_plain() || hits.refund() > 0 {
+                return None;
+            }
+            let limits = planned(check, rule).limits();
+            if let Some((verdicts, source)) = self.decide_if_granted(&limits, *hits, now) {
+                return Some((*self.counted(verdicts, source).0.first()?, source));
+            }
+            return None;
+        }
+        let token = counter.key.token;
+        let owns = || node.ownership.decides(rule.scope, token);
+        if let Some(verdict) = node.store.check_carried_if(check, now, owns) {
+            self.announce_carried(check, rule.scope);
+            self.shared.counters.local.fetch_add(1, Ordering::Relaxed);
+            return Some((verdict, VerdictSource::Local));
+        }
+        // A cached refusal of which nothing was left stands for one that drains, too.
+        let may_recall = !check.resets && check.at.is_none() && hits.charge() > 0;
+        let counters = std::slice::from_ref(counter);
+        let recalled = Some(()).filter(|()| may_recall).and_then(|()| {
+            let verdict = *negative_cache.recall(counters, *hits, now)?.first()?;
+            (!check.behavior.drains || verdict.remaining == 0).then_some(verdict)
+        })?;
+        self.shared.counters.cached.fetch_add(1, Ordering::Relaxed);
+        Some((recalled, VerdictSource::NegativeCache))
+    }
+
+    async fn decide_deferred(
+        &self,
+        deferred: &[Deferred<'_>],
+        now: Timestamp,
+        verdicts: &mut [CarriedVerdict],
+    ) {
+        // A key of which one check is leased takes the path of leased ones with all of them.
+        let is_leased = |it: &&Deferred<'_>| it.rule.mode == Mode::Leased;
+        let leased: BTreeSet<u64> =
+            deferred.iter().filter(is_leased).map(|it| it.carried.counter.key.token).collect();
+        let mut chains: BTreeMap<u64, Vec<&Deferred<'_>>> = BTreeMap::new();
+        let mut to_owners: BTreeMap<Option<NodeId>, Vec<&Deferred<'_>>> = BTreeMap::new();
+        let topology = self.shared.node.topology.load_full();
+        for check in deferred {
+            let token = check.carried.counter.key.token;
+            let is_alone = deferred.len() == 1 && check.carried.is_plain();
+            if is_alone || leased.contains(&token) {
+                chains.entry(token).or_default().push(check);
+            } else {
+                let owner = topology.owner(check.rule.scope, token).cloned();
+                to_owners.entry(owner).or_default().push(check);
+            }
+        }
+        let chains = chains.into_values().map(|chain| self.decide_chain(chain, now));
+        let calls = to_owners.into_iter().map(|(owner, checks)| async move {
+            let mut brought = Brought::new();
+            // One after the other: checks of one key may be in several.
+            for checks in checks.chunks(COMBINED_VERDICTS_MAX) {
+                brought.extend(self.call_owner(owner.as_ref(), checks, now).await);
+            }
+            brought
+        });
+        let (chained, called) = join(join_all(chains), join_all(calls)).await;
+        for (at, decided) in chained.into_iter().chain(called).flatten() {
+            let found = deferred.binary_search_by_key(&at, |it| it.at);
+            let Some(check) = found.ok().and_then(|found| deferred.get(found)) else { continue };
+            let Some(slot) = verdicts.get_mut(at) else { continue };
+            let (verdicts, source) = match decided {
+                Ok((verdicts, source)) => (verdicts, source),
+                Err(reason) => self.fall_back(check, reason, now),
+            };
+            let owner = topology.owner(check.rule.scope, check.carried.counter.key.token);
+            let owner = owner.filter(|_| source == VerdictSource::Owner).cloned();
+            if let Some(verdict) = verdicts.first() {
+                *slot = CarriedVerdict { verdict: *verdict, now: slot.now, source, owner };
+            }
+        }
+    }
+
+    /// Decides checks of one key as any others, one after the other.
+    async fn decide_chain(&self, chain: Vec<&Deferred<'_>>, now: Timestamp) -> Brought {
+        let mut brought = Brought::new();
+        for Deferred { at, rule, carried } in chain {
+            let decided = if carried.is_plain() {
+                let check = planned(carried, rule);
+                let checks = std::iter::once((&check, carried.hits));
+                let decided = self.decide_each(checks, now).await.into_iter().next();
+                decided.ok_or(NoVerdict::Unavailable)
+            } else {
+                let decided = self.search_owner(rule, carried).await;
+                decided.map(|(verdicts, source)| self.counted(verdicts, source))
+            };
+            brought.push((*at, decided));
+        }
+        brought
+    }
+
+    /// Sends checks to the node that most likely owns their keys. What it does not own is sent to
+    /// who does, key by key.
+    async fn call_owner(
+        &self,
+        owner: Option<&NodeId>,
+        checks: &[&Deferred<'_>],
+        now: Timestamp,
+    ) -> Brought {
+        let cache = &self.shared.negative_cache;
+        let tickets: Vec<_> =
+            checks.iter().map(|it| cache.ticket(it.carried.counter.key.token)).collect();
+        let answer = match checks.first() {
+            Some(first) => self.call_once(owner, first.rule, checks).await,
+            None => return Brought::new(),
+        };
+        let mut brought = Brought::new();
+        let mut left: BTreeMap<u64, Vec<&Deferred<'_>>> = BTreeMap::new();
+        for (at, check) in checks.iter().enumerate() {
+            let key = check.carried.counter.key;
+            match &answer {
+                Err(Failure::Lost) => brought.push((check.at, Err(NoVerdict::Unavailable))),
+                Err(Failure::NotSent | Failure::NotOwner(_)) => {
+                    left.entry(key.token).or_default().push(check);
+                }
+                Ok((verdicts, is_confirmed)) => match verdicts.get(at).copied().flatten() {
+                    Some(verdict) => {
+                        let Carried { counter, hits, .. } = &check.carried;
+                        let verdicts: Verdicts = smallvec::smallvec![verdict];
+                        if check.carried.gives_back() {
+                            cache.forget(key.token);
+                        } else if check.carried.at.is_none()
+                            && let Some(ticket) = tickets.get(at)
+                        {
+                            let counters = std::slice::from_ref(counter);
+                            cache.insert(*ticket, counters, *hits, &verdicts, now);
+                        }
+                        let is_confirmed = *is_confirmed
+                            || !self.needs_replica(check.rule.durability, *hits, &verdicts);
+                        let decided = (verdicts, VerdictSource::Owner);
+                        brought.push((
+                            check.at,
+                            is_confirmed.then_some(decided).ok_or(NoVerdict::Unconfirmed),
+                        ));
+                    }
+                    None => left.entry(key.token).or_default().push(check),
+                },
+            }
+        }
+        let counted = brought.iter().filter(|(_, decided)| decided.is_ok()).count() as u64;
+        self.shared.counters.forwarded.fetch_add(counted, Ordering::Relaxed);
+        let searches = left.into_values().map(|chain| async move {
+            let mut brought = Brought::new();
+            for Deferred { at, rule, carried } in chain {
+                let decided = self.search_owner(rule, carried).await;
+                let decided = decided.map(|(verdicts, source)| self.counted(verdicts, source));
+                brought.push((*at, decided));
+            }
+            brought
+        });
+        brought.extend(join_all(searches).await.into_iter().flatten());
+        brought
+    }
+
+    /// One call with several checks to one node.
+    async fn call_once(
+        &self,
+        owner: Option<&NodeId>,
+        rule: &Rule,
+        checks: &[&Deferred<'_>],
+    ) -> Result<Answer, Failure> {
+        let Some(Peers { mesh, .. }) = &self.shared.peers else { return Err(Failure::NotSent) };
+        let peer = owner.and_then(|owner| mesh.peer(owner)).ok_or(Failure::NotSent)?;
+        if peer.version < CARRIED_CHECKS {
+            return Err(Failure::NotSent);
+        }
+        let checks = checks.iter().map(|it| it.carried).collect();
+        let deadline = Instant::now() + self.deadline(rule.scope);
+        let call = self.carried_call(rule, checks, deadline);
+        match send(mesh, &peer, &call, deadline).await {
+            Err(CallError::NotConnected | CallError::Unreachable | CallError::Busy) => {
+                Err(Failure::NotSent)
+            }
+            Err(CallError::Closed) => self.resend_carried(mesh, &peer, &call, deadline).await,
+            sent => answer(sent, call.checks.len()),
+        }
+    }
+
+    /// Sends a call again to the incarnation that `broken` was connected to.
+    async fn resend_carried(
+        &self,
+        mesh: &Mesh,
+        broken: &Peer,
+        call: &CarriedCall,
+        deadline: Instant,
+    ) -> Result<Answer, Failure> {
+        for pause in
+            exponential(super::forward::RECONNECT_MIN, super::forward::RECONNECT_MAX).build()
+        {
+            let next = Instant::now() + pause;
+            if next >= deadline {
+                break;
+            }
+            sleep_until(next).await;
+            let Some(peer) = mesh.peer(&broken.id) else { continue };
+            if peer.generation != broken.generation {
+                break;
+            }
+            self.shared.counters.retried.fetch_add(1, Ordering::Relaxed);
+            match send(mesh, &peer, call, deadline).await {
+                Err(
+                    CallError::NotConnected
+                    | CallError::Unreachable
+                    | CallError::Busy
+                    | CallError::Closed,
+                ) => {}
+                sent => return answer(sent, call.checks.len()),
+            }
+        }
+        Err(Failure::Lost)
+    }
+
+    /// Has one check decided by the owner of its key, wherever that is.
+    async fn search_owner(&self, rule: &Rule, check: &Carried) -> Result<Decided, NoVerdict> {
+        let node = &self.shared.node;
+        let key = check.counter.key;
+        let deadline = Instant::now() + self.deadline(rule.scope);
+        let search = OwnerSearch::new(self, rule.scope, key.token, deadline);
+        let mut search = search.ok_or(NoVerdict::Unavailable)?;
+        let call = self.carried_call(rule, smallvec::smallvec![*check], deadline);
+        loop {
+            let peer = match search.next().await? {
+                Target::Peer(peer) => peer,
+                Target::Here => {
+                    let owns = || node.ownership.decides(rule.scope, key.token);
+                    let now = node.clock.now();
+                    let Some(verdict) = node.store.check_carried_if(check, now, owns) else {
+                        search.not_owned_here();
+                        continue;
+                    };
+                    self.announce_carried(check, rule.scope);
+                    self.recall_if_refused(rule, key, &verdict, now);
+                    let verdicts: Verdicts = smallvec::smallvec![verdict];
+                    let counters = std::slice::from_ref(&check.counter);
+                    let is_confirmed = !self.needs_replica(rule.durability, check.hits, &verdicts)
+                        || self.is_confirmed(counters, check.hits, search.left()).await;
+                    let decided = (verdicts, VerdictSource::Local);
+                    return is_confirmed.then_some(decided).ok_or(NoVerdict::Unconfirmed);
+                }
+            };
+            if peer.version < CARRIED_CHECKS {
+                return Err(NoVerdict::Unavailable);
+            }
+            let sent = match send(search.mesh, &peer, &call, deadline).await {
+                Err(CallError::NotConnected) => continue,
+                Err(CallError::Unreachable | CallError::Busy) => {
+                    search.overloaded();
+                    continue;
+                }
+                Err(CallError::Closed) => {
+                    self.resend_carried(search.mesh, &peer, &call, deadline).await
+                }
+                sent => answer(sent, 1),
+            };
+            let (verdicts, is_confirmed) = match sent {
+                Ok(answer) => answer,
+                Err(Failure::NotOwner(holder)) => {
+                    search.not_owner(holder);
+                    continue;
+                }
+                Err(Failure::NotSent | Failure::Lost) => return Err(NoVerdict::Unavailable),
+            };
+            let verdict = verdicts.first().copied().flatten().ok_or(NoVerdict::Unavailable)?;
+            if check.gives_back() {
+                self.shared.negative_cache.forget(key.token);
+            }
+            let verdicts: Verdicts = smallvec::smallvec![verdict];
+            if !is_confirmed && self.needs_replica(rule.durability, check.hits, &verdicts) {
+                return Err(NoVerdict::Unconfirmed);
+            }
+            return Ok((verdicts, VerdictSource::Owner));
+        }
+    }
+
+    fn carried_call(
+        &self,
+        rule: &Rule,
+        checks: SmallVec<[Carried; 1]>,
+        deadline: Instant,
+    ) -> CarriedCall {
+        let Shared { node, next_check_id, .. } = &*self.shared;
+        let left = deadline.saturating_duration_since(Instant::now());
+        CarriedCall {
+            id: next_check_id.fetch_add(checks.len() as u64, Ordering::Relaxed),
+            scope: rule.scope,
+            checks,
+            durability: rule.durability,
+            is_leased: rule.mode == Mode::Leased,
+            deadline: running(node.clock.monotonic().plus(left.into())),
+        }
+    }
+
+    fn fall_back(&self, check: &Deferred<'_>, reason: NoVerdict, now: Timestamp) -> Decided {
+        let Shared { node, counters, .. } = &*self.shared;
+        if reason == NoVerdict::Unconfirmed {
+            counters.unconfirmed.fetch_add(1, Ordering::Relaxed);
+        }
+        RuleStats::add(&check.rule.stats.unavailable, 1);
+        let planned = planned(&check.carried, check.rule);
+        let topology = node.topology.load();
+        let verdicts = fallback::decide(&planned, check.carried.hits, &topology, &node.store, now);
+        self.counted(verdicts, VerdictSource::Fallback)
+    }
+
+    /// After a check that may let others pass: every node forgets what it cached.
+    fn announce_carried(&self, check: &Carried, scope: Scope) {
+        if check.gives_back() {
+            let counters = std::slice::from_ref(&check.counter);
+            self.announce_refund(scope, counters, Hits::new(-1));
+        }
+    }
+
+    /// Of a leased limit: what other nodes hold is asked back.
+    fn recall_if_refused(&self, rule: &Rule, key: KeyHash, verdict: &Verdict, now: Timestamp) {
+        if rule.mode == Mode::Leased && !verdict.allowed {
+            self.recall(key, None, now);
+        }
+    }
+
+    /// A limit that a request carries has refused, for an operator to see.
+    #[cold]
+    fn note_refused_carried(&self, check: &CarriedCheck<'_>, now: Timestamp) {
+        let Shared { options, refused_keys, .. } = &*self.shared;
+        let rules = &options.carried_rules;
+        let rule = if check.is_leased { &rules.leased } else { &rules.strict };
+        let entries = [
+            Entry { key: "name", value: check.name },
+            Entry { key: "unique_key", value: check.unique_key },
+        ];
+        let key = self.carried(check, rule).counter.key;
+        refused_keys.refused(key, &rule.id, &entries, check.hits.charge(), now);
+    }
+}
+
+// === impl Decider: for peers ===
+
+impl Decider {
+    /// Decides the checks that `from` sent because this node owns their keys, in their order, each
+    /// once. The second result waits for a replica, if it has to.
+    pub fn carried_for_peer(
+        &self,
+        from: (&NodeId, Generation),
+        call: &CarriedCall,
+    ) -> (Reply, Option<impl Future<Output = Reply> + Send + use<>>) {
+        let Shared { node, counters: stats, dedup_cache, .. } = &*self.shared;
+        let sender = node_actor(from.0, from.1);
+        let now = node.clock.now();
+        let mut verdicts: SmallVec<[Option<Verdict>; 1]> = SmallVec::new();
+        let mut awaiting: SmallVec<[Counter; 1]> = SmallVec::new();
+        let (mut served, mut again) = (0, 0);
+        for (at, check) in call.checks.iter().enumerate() {
+            let key = check.counter.key;
+            let owns = || node.ownership.decides(call.scope, key.token);
+            let decide = || {
+                let verdict = node.store.check_carried_if(check, now, owns)?;
+                self.announce_carried(check, call.scope);
+                if call.is_leased && !verdict.allowed {
+                    self.recall(key, None, now);
+                }
+                Some(smallvec::smallvec![verdict])
+            };
+            let decided = match dedup_cache.once(sender, call.id.wrapping_add(at as u64), decide) {
+                Some(Once::First(verdicts)) => {
+                    served += 1;
+                    verdicts
+                }
+                Some(Once::Again(verdicts)) => {
+                    again += 1;
+                    verdicts
+                }
+                None => Verdicts::new(),
+            };
+            if self.needs_replica(call.durability, check.hits, &decided) && !decided.is_empty() {
+                awaiting.push(check.counter);
+            }
+            verdicts.push(decided.first().copied());
+        }
+        stats.served.fetch_add(served, Ordering::Relaxed);
+        stats.deduplicated.fetch_add(again, Ordering::Relaxed);
+        let not_owned = call.checks.len() as u64 - served - again;
+        stats.not_owner.fetch_add(not_owned, Ordering::Relaxed);
+        if served + again == 0
+            && let Some(first) = call.checks.first()
+        {
+            let holder = node.ownership.transferred_to(first.counter.key.token);
+            let epoch = node.ownership.owned_ranges().epoch;
+            return (Reply::NotOwner { epoch, holder }, None);
+        }
+        let reply = Reply::Carried { verdicts, is_confirmed: true };
+        let (decider, deadline) = (self.clone(), self.deadline(call.scope));
+        let copied = (!awaiting.is_empty()).then(|| {
+            let confirmed = reply.clone();
+            async move {
+                let is_confirmed = decider.is_confirmed(&awaiting, Hits::ONE, deadline).await;
+                match confirmed {
+                    Reply::Carried { verdicts, .. } => Reply::Carried { verdicts, is_confirmed },
+                    other => other,
+                }
+            }
+        });
+        (reply, copied)
+    }
+}
+
+/// Verdicts by check, and whether a replica has what was counted.
+type Answer = (SmallVec<[Option<Verdict>; 1]>, bool);
+
+/// Why a call brought nothing.
+enum Failure {
+    /// Nothing was counted.
+    NotSent,
+    /// Nothing was counted: the peer owns none of the keys, and handed the first of them to this
+    /// node if it ever owned it.
+    NotOwner(Option<NodeId>),
+    /// Checks may have been counted.
+    Lost,
+}
+
+async fn send(
+    mesh: &Mesh,
+    peer: &Arc<Peer>,
+    call: &CarriedCall,
+    deadline: Instant,
+) -> Result<Reply, CallError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    mesh.call_peer(peer, StreamClass::Checks, Call::Carried(Box::new(call.clone())), left).await
+}
+
+fn answer(sent: Result<Reply, CallError>, checks: usize) -> Result<Answer, Failure> {
+    match sent {
+        Ok(Reply::Carried { verdicts, is_confirmed }) if verdicts.len() == checks => {
+            Ok((verdicts, is_confirmed))
+        }
+        Ok(Reply::NotOwner { holder, .. }) => Err(Failure::NotOwner(holder)),
+        _ => Err(Failure::Lost),
+    }
+}
+
+/// The check as one of its rule.
+fn planned(check: &Carried, rule: &Arc<Rule>) -> PlannedCheck {
+    PlannedCheck {
+        rule: rule.clone(),
+        counters: smallvec::smallvec![check.counter],
+        hits: check.hits,
+        tally_name: None,
+        metadata: None,
+        blocked_until: Timestamp::EPOCH,
+    }
+}

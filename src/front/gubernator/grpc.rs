@@ -1,0 +1,124 @@
+//! The gRPC listener.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, Request, Response};
+use hyper::body::{Body as HttpBody, Incoming};
+use prost::Message;
+use tidegate_proto::gubernator::{
+    GetRateLimitsReq, GetRateLimitsResp, HealthCheckReq, HealthCheckResp, LiveCheckReq,
+    LiveCheckResp, SERVICE_NAME,
+};
+use tonic::Status;
+use tower::service_fn;
+
+use super::service::{GubernatorListener, requests_in, too_large};
+use super::{MESSAGE_BYTES_MAX, REQUESTS_MAX};
+use crate::decide::DecideCarried;
+use crate::front::rls::timeout;
+use crate::front::rls::unary::{self, Body, ReadError};
+use crate::front::serve::HttpService;
+use crate::front::{Probes, within};
+
+/// The service of the gRPC listener.
+pub fn grpc_routes<D: DecideCarried, P: Probes>(
+    listener: Arc<GubernatorListener<D, P>>,
+) -> impl HttpService<Body = Body> + use<D, P> {
+    service_fn(move |request: Request<Incoming>| -> BoxFuture<'static, Result<_, Infallible>> {
+        let listener = Arc::clone(&listener);
+        let (head, body) = request.into_parts();
+        Box::pin(async move { Ok(listener.call(head.uri.path(), &head.headers, body).await) })
+    })
+}
+
+impl<D: DecideCarried, P: Probes> GubernatorListener<D, P> {
+    /// The response to a call of any method.
+    pub async fn call<B>(&self, path: &str, headers: &HeaderMap, body: B) -> Response<Body>
+    where
+        B: HttpBody<Data = Bytes, Error: std::fmt::Display>,
+    {
+        let (service, method) =
+            path.strip_prefix('/').and_then(|path| path.split_once('/')).unwrap_or_default();
+        if service != SERVICE_NAME {
+            let status = Status::unimplemented(format!("unknown service {service}"));
+            return unary::response::<LiveCheckResp>(Err(status));
+        }
+        match method {
+            "GetRateLimits" => unary::response(self.get_rate_limits(headers, body).await),
+            "HealthCheck" => unary::response(self.health_check(headers, body).await),
+            "LiveCheck" => unary::response(self.live_check(headers, body).await),
+            _ => {
+                let text = format!("unknown method {method} for service {SERVICE_NAME}");
+                unary::response::<LiveCheckResp>(Err(Status::unimplemented(text)))
+            }
+        }
+    }
+
+    async fn get_rate_limits<B>(
+        &self,
+        headers: &HeaderMap,
+        body: B,
+    ) -> Result<GetRateLimitsResp, Status>
+    where
+        B: HttpBody<Data = Bytes, Error: std::fmt::Display>,
+    {
+        let (message, timeout) = self.message(headers, body).await?;
+        let count = requests_in(&message);
+        // What is refused is not read.
+        let requests = if count > REQUESTS_MAX { Vec::new() } else { decoded(message)?.requests };
+        let answered = pin!(self.rate_limits(&requests, count));
+        within(timeout, answered).await.ok_or_else(|| too_slow(timeout))?
+    }
+
+    async fn health_check<B>(&self, headers: &HeaderMap, body: B) -> Result<HealthCheckResp, Status>
+    where
+        B: HttpBody<Data = Bytes, Error: std::fmt::Display>,
+    {
+        let HealthCheckReq {} = of_form(self.message(headers, body).await?.0)?;
+        self.health()
+    }
+
+    async fn live_check<B>(&self, headers: &HeaderMap, body: B) -> Result<LiveCheckResp, Status>
+    where
+        B: HttpBody<Data = Bytes, Error: std::fmt::Display>,
+    {
+        let LiveCheckReq {} = of_form(self.message(headers, body).await?.0)?;
+        Ok(LiveCheckResp {})
+    }
+
+    /// The message of a call, and how long its client waits.
+    async fn message<B>(&self, headers: &HeaderMap, body: B) -> Result<(Bytes, Duration), Status>
+    where
+        B: HttpBody<Data = Bytes, Error: std::fmt::Display>,
+    {
+        let most = self.bounds.request_timeout;
+        let timeout = timeout::of(headers).map_or(most, |it| it.min(most));
+        let message = pin!(unary::read_bytes(headers, body, MESSAGE_BYTES_MAX));
+        let message = within(timeout, message).await.ok_or_else(|| too_slow(timeout))?;
+        let message = message.map_err(|error| match error {
+            ReadError::TooLarge { bytes, .. } => {
+                self.stats.refused.add(1);
+                too_large(bytes)
+            }
+            ReadError::Status(status) => *status,
+        })?;
+        Ok((message, timeout))
+    }
+}
+
+fn decoded(message: Bytes) -> Result<GetRateLimitsReq, Status> {
+    of_form(message)
+}
+
+fn of_form<M: Message + Default>(message: Bytes) -> Result<M, Status> {
+    M::decode(message).map_err(|error| Status::internal(error.to_string()))
+}
+
+fn too_slow(timeout: Duration) -> Status {
+    Status::deadline_exceeded(format!("no answer within {timeout:?}"))
+}

@@ -1,0 +1,283 @@
+//! Clients of Gubernator in front of three nodes: any of them, in any order, over gRPC and JSON.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use futures_util::future::join_all;
+use http::uri::PathAndQuery;
+use serde_json::{Value, json};
+use tidegate_proto::gubernator::{
+    Algorithm, GetRateLimitsReq, GetRateLimitsResp, RateLimitReq, RateLimitResp,
+};
+use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
+use tidegate_testkit::variable;
+use tokio::time::sleep;
+use tonic::transport::{Channel, Endpoint};
+use tonic_prost::ProstCodec;
+
+use crate::TIDEGATE;
+
+const CASES: &str = include_str!("../golden/gubernator.json");
+const OPTIONS: ClusterOptions<'static> = ClusterOptions {
+    nodes: THREE,
+    rules: "",
+    // Requests carry their limits.
+    config: "may_be_empty = true\n[gubernator]\n",
+    // A busy machine may need longer than the ten milliseconds of the default.
+    sets: &["cluster.deadline=1s"],
+    has_disks: false,
+    regions: &[],
+};
+/// Times of cases that sleep are this many times as long: a busy machine takes some ten
+/// milliseconds between two requests, and the shortest window is 100 ms.
+const SLOWER: i64 = 5;
+const OVER: &str = "OVER_LIMIT";
+
+/// A client of all nodes, which takes them in turn.
+struct Client<'c> {
+    cluster: &'c Cluster,
+    channels: Vec<Channel>,
+    next: AtomicUsize,
+}
+
+impl<'c> Client<'c> {
+    fn of(cluster: &'c Cluster) -> Self {
+        let channel = |node: &Node| {
+            let endpoint = Endpoint::from_shared(format!("http://{}", node.gubernator.0));
+            endpoint.expect("an address").connect_lazy()
+        };
+        let channels = cluster.nodes.iter().map(channel).collect();
+        Self { cluster, channels, next: AtomicUsize::new(0) }
+    }
+
+    /// The responses of the next node.
+    async fn ask(&self, is_grpc: bool, requests: Vec<RateLimitReq>) -> Vec<RateLimitResp> {
+        let node = self.next.fetch_add(1, Ordering::Relaxed) % self.channels.len();
+        if is_grpc {
+            self.over_grpc(node, requests).await
+        } else {
+            self.as_json(node, requests).await
+        }
+    }
+
+    async fn over_grpc(&self, node: usize, requests: Vec<RateLimitReq>) -> Vec<RateLimitResp> {
+        let mut grpc = tonic::client::Grpc::new(self.channels[node].clone());
+        grpc.ready().await.expect("a connection");
+        let path = PathAndQuery::from_static("/pb.gubernator.V1/GetRateLimits");
+        let codec = ProstCodec::<GetRateLimitsReq, GetRateLimitsResp>::default();
+        let message = tonic::Request::new(GetRateLimitsReq { requests });
+        grpc.unary(message, path, codec).await.expect("a response").into_inner().responses
+    }
+
+    async fn as_json(&self, node: usize, requests: Vec<RateLimitReq>) -> Vec<RateLimitResp> {
+        let body = json!({ "requests": requests.iter().map(as_json).collect::<Vec<_>>() });
+        let addr: SocketAddr = self.cluster.nodes[node].gubernator.1;
+        let reply =
+            self.cluster.http.post(addr, "/v1/GetRateLimits", &body).await.expect("a reply");
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let reply: Value = serde_json::from_str(&reply.body).expect("JSON");
+        reply["responses"].as_array().expect("a list").iter().map(of_json).collect()
+    }
+}
+
+fn as_json(request: &RateLimitReq) -> Value {
+    let mut json = json!({
+        "name": request.name,
+        "uniqueKey": request.unique_key,
+        "hits": request.hits.to_string(),
+        "limit": request.limit,
+        "duration": request.duration,
+        "algorithm": request.algorithm,
+        "behavior": request.behavior,
+        "burst": request.burst,
+    });
+    if let Some(created_at) = request.created_at {
+        json["createdAt"] = json!(created_at);
+    }
+    json
+}
+
+fn of_json(json: &Value) -> RateLimitResp {
+    let number = |name: &str| json[name].as_str().expect("a text").parse().expect("a number");
+    let mut response = RateLimitResp {
+        limit: number("limit"),
+        remaining: number("remaining"),
+        reset_time: number("reset_time"),
+        error: json["error"].as_str().expect("a text").to_owned(),
+        ..RateLimitResp::default()
+    };
+    if json["status"] == OVER {
+        response.set_status(tidegate_proto::gubernator::Status::OverLimit);
+    }
+    response
+}
+
+#[expect(clippy::disallowed_methods, reason = "the time at which a client sends")]
+fn now_ms() -> i64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+    i64::try_from(now.as_millis()).expect("near")
+}
+
+fn hit(key: &str, hits: i64, limit: i64) -> RateLimitReq {
+    RateLimitReq {
+        name: "test".to_owned(),
+        unique_key: key.to_owned(),
+        hits,
+        limit,
+        duration: 3_600_000,
+        ..RateLimitReq::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_nodes_answer_as_one() {
+    let cluster = Cluster::start(TIDEGATE, OPTIONS).await;
+    let client = Client::of(&cluster);
+    let cases: Value = serde_json::from_str(CASES).expect("JSON");
+    let cases = cases["cases"].as_array().expect("a list");
+    let compat: Vec<&Value> = cases.iter().filter(|case| case["klass"] == "compat").collect();
+    assert!(compat.len() > 20, "{} cases", compat.len());
+    let runs = compat.iter().flat_map(|case| [true, false].map(|grpc| (case, grpc)));
+    // At once, each with a key of its own, so that their pauses overlap.
+    let runs = runs.map(|(case, is_grpc)| as_recorded(&client, case, is_grpc));
+    let wrong: Vec<String> = join_all(runs).await.into_iter().filter_map(Result::err).collect();
+    println!("{} cases over gRPC and JSON, {} differ", compat.len(), wrong.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let forwarded = cluster.verdicts("owner").await;
+    assert!(forwarded > 0, "no request was forwarded");
+}
+
+/// Runs a case, each step at another node.
+async fn as_recorded(client: &Client<'_>, case: &Value, is_grpc: bool) -> Result<(), String> {
+    let id = case["id"].as_str().expect("an id");
+    let steps = case["steps"].as_array().expect("a list");
+    let pauses = |step: &Value| step["sleep_before_ms"].as_i64().unwrap_or(0);
+    let slower = if steps.iter().any(|step| pauses(step) > 0) { SLOWER } else { 1 };
+    let (begun, mut paused) = (now_ms(), 0);
+    for (number, step) in steps.iter().enumerate() {
+        let pause = pauses(step) * slower;
+        sleep(Duration::from_millis(pause.unsigned_abs())).await;
+        paused += pause;
+        let field = |name: &str| step[name].as_i64().unwrap_or(0);
+        let behavior = i32::try_from(field("behavior")).expect("small");
+        let algorithm = step["algorithm"].as_str().and_then(Algorithm::from_str_name);
+        let is_calendar = behavior & 4 != 0;
+        let request = RateLimitReq {
+            name: "case".to_owned(),
+            unique_key: format!("{id} {is_grpc}"),
+            hits: field("hits"),
+            limit: field("limit"),
+            duration: field("duration") * if is_calendar { 1 } else { slower },
+            algorithm: algorithm.expect("an algorithm").into(),
+            behavior,
+            burst: field("burst"),
+            created_at: step["created_at_offset_ms"].as_i64().map(|offset| begun + offset),
+        };
+        let sent = now_ms();
+        let from = request.created_at.unwrap_or(sent);
+        let limit = request.limit;
+        let response = client.ask(is_grpc, vec![request]).await.remove(0);
+        let what = format!("{id} over gRPC: {is_grpc}, step {number}: {response:?}");
+        let expect = &step["expect"];
+        let is_alike = response.status().as_str_name() == expect["status"]
+            && response.remaining == expect["remaining"]
+            && response.limit == limit
+            && response.error.is_empty();
+        if !is_alike {
+            return Err(format!("{what}, not {expect}"));
+        }
+        if let Some(offset) = expect["reset_time"][1].as_i64() {
+            // What the machine took beside the pauses moves windows that began before.
+            let late = now_ms() - begun - paused;
+            let off = (response.reset_time - from - offset * slower).abs();
+            if off > 20 * slower + late {
+                return Err(format!("{what}: reset {off} ms off"));
+            }
+        } else if expect["reset_time"] == "zero" && response.reset_time != 0 {
+            return Err(format!("{what}: a reset time"));
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_goes_to_all_owners_and_keeps_its_order() {
+    let cluster = Cluster::start(TIDEGATE, OPTIONS).await;
+    let client = Client::of(&cluster);
+    for (turn, is_grpc) in [(1, true), (2, false), (3, true)] {
+        let mut requests: Vec<_> =
+            (0..700).map(|number| hit(&format!("key-{number}"), 1, 1_000 + number)).collect();
+        // Three hundred of one key, among them some that are not decided as the others are.
+        let of = |number: i64| {
+            let behavior = if number == 100 { 8 } else { 0 };
+            let hits = if number == 200 { -1 } else { 1 };
+            RateLimitReq { behavior, ..hit(&format!("hot-{turn}"), hits, 200) }
+        };
+        requests.extend((0..300).map(of));
+        let responses = client.ask(is_grpc, requests).await;
+        assert_eq!(responses.len(), 1_000);
+        for (number, response) in (0_i64..).zip(&responses[..700]) {
+            let left = 1_000 + number - turn;
+            assert_eq!((response.limit, response.remaining), (1_000 + number, left), "{number}");
+        }
+        for (number, response) in (0_i64..).zip(&responses[700..]) {
+            let left = match number {
+                0..100 => 199 - number,
+                100 => 200,
+                101..200 => 300 - number,
+                _ => 302 - number,
+            };
+            assert_eq!(response.remaining, left, "turn {turn}, number {number}: {response:?}");
+        }
+    }
+    let (local, owner) = (cluster.verdicts("local").await, cluster.verdicts("owner").await);
+    println!("{local} decided by the receiving node, {owner} by another");
+    assert!(owner > local / 2, "{owner} of {local}");
+}
+
+/// Of `GLOBAL` requests Gubernator admits a multiple of the limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn global_requests_are_never_over_the_limit() {
+    const LIMIT: i64 = 500;
+    let cluster = Cluster::start(TIDEGATE, OPTIONS).await;
+    let client = Client::of(&cluster);
+    for key in ["a", "b", "c"] {
+        let burst = (0..60).map(|turn| {
+            let request = RateLimitReq { behavior: 2, ..hit(key, 1, LIMIT) };
+            client.ask(turn % 2 == 0, vec![request; 20])
+        });
+        let responses: Vec<_> = join_all(burst).await.into_iter().flatten().collect();
+        let admitted = responses.iter().filter(|it| it.status().as_str_name() != OVER).count();
+        println!("{admitted} of {} GLOBAL hits with a limit of {LIMIT}", responses.len());
+        assert!(admitted <= usize::try_from(LIMIT).expect("positive"), "{admitted}");
+        assert!(admitted >= 450, "{admitted}");
+    }
+}
+
+/// `scripts/check-long names` invents a million.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn invented_names_leave_memory_bounded() {
+    const KEYS_MAX: u64 = 5_000;
+    let names = u64::from(variable::number("TIDEGATE_NAMES", 20_000));
+    let sets = &["cluster.deadline=1s", "limits.keys_max=5000"];
+    let cluster = Cluster::start(TIDEGATE, ClusterOptions { sets, ..OPTIONS }).await;
+    let client = Client::of(&cluster);
+    let limited = |hits| hit("limited", hits, 5);
+    for _ in 0..5 {
+        client.ask(true, vec![limited(1)]).await;
+    }
+    let before: Vec<u64> = cluster.nodes.iter().map(Node::resident_bytes).collect();
+    for batch in 0..names / 1_000 {
+        let of = |number: u64| hit(&format!("junk-{batch}-{number}"), 1, 10);
+        let responses = client.ask(batch % 2 == 0, (0..1_000).map(of).collect()).await;
+        assert!(responses.iter().all(|response| response.error.is_empty()));
+    }
+    let refused = client.ask(true, vec![limited(1)]).await.remove(0);
+    assert_eq!(refused.status().as_str_name(), OVER, "a key that is refused stays refused");
+    for (node, before) in cluster.nodes.iter().zip(before) {
+        let grown = node.resident_bytes().saturating_sub(before);
+        println!("{}: {names} names, {} KiB more", node.id, grown / 1024);
+        assert!(grown < KEYS_MAX * 100 + 64 * 1024 * 1024, "{grown} bytes");
+    }
+}
