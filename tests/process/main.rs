@@ -21,6 +21,7 @@ mod edges;
 mod envoy_ratelimit_command;
 mod flooded_store;
 mod full_disk;
+mod joined_pods;
 mod joined_with_token;
 mod keys_by_hand;
 mod killed_node;
