@@ -452,8 +452,8 @@ pub struct Admin {
     pub show_keys: bool,
 }
 
-/// `[join]`: signs certificates for nodes that show a token of `tidegate ca token`, and renews
-/// those of peers. Set it on two or three cores.
+/// `[join]`: signs certificates for nodes that show a token, and renews those of peers. Set it on
+/// two or three nodes.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Join {
