@@ -173,7 +173,17 @@ pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Resul
                 writeln!(out, "{}", dir.join(name).display())?;
             }
         }
-        Command::Issue { dir, by_signer, out: folder, node, region, role, days, from_now, renew } => {
+        Command::Issue {
+            dir,
+            by_signer,
+            out: folder,
+            node,
+            region,
+            role,
+            days,
+            from_now,
+            renew,
+        } => {
             let overwrite = if *renew { Overwrite::Renew } else { Overwrite::Never };
             let bearer = Bearer { node, region, role: *role };
             let mut validity = validity(*days);

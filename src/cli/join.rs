@@ -18,8 +18,7 @@ use crate::enrolment::{Credential, Enrolled};
 #[command(after_help = EXAMPLES)]
 #[command(group(clap::ArgGroup::new("credential").required(true)))]
 pub(super) struct Args {
-    /// Address of a node that signs (`join.listen`): with a token of `tidegate ca token`, of the one
-    /// that made it
+    /// Address of a node that signs (`join.listen`); of the one that made the token
     #[arg(long, value_name = "HOST:PORT")]
     peer: String,
     /// The token that `tidegate ca token` printed
@@ -49,18 +48,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", requires = "service_account_token")]
     ca: Option<PathBuf>,
     /// With --service-account-token: ids of the nodes that may see the token
-    #[arg(
-        long,
-        value_name = "NAME",
-        value_delimiter = ',',
-        requires = "service_account_token"
-    )]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "service_account_token")]
     signer: Vec<String>,
     /// Output folder
     #[arg(long, value_name = "DIR", default_value = "pki")]
     dir: PathBuf,
-    /// Do nothing if the folder has a certificate already; with --service-account-token, one that is
-    /// valid
+    /// Do nothing if the folder has a certificate already; with --service-account-token, a valid one
     #[arg(long)]
     if_needed: bool,
     /// How long to try again while there is no answer
@@ -169,7 +162,8 @@ fn text(args: &Args) -> Result<String, Failure> {
     reason = "a command that runs outside a node and the simulator"
 )]
 fn now() -> Timestamp {
-    Timestamp::EPOCH.plus(Span::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
+    Timestamp::EPOCH
+        .plus(Span::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
 }
 
 fn user_error(error: Error) -> Failure {

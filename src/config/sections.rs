@@ -474,8 +474,8 @@ pub struct Join {
     /// Default `30d`.
     #[serde(deserialize_with = "duration")]
     pub valid_for: Span,
-    /// `NAMESPACE/NAME`: the Kubernetes service account whose pods may join at `listen`, as cores of
-    /// this node's region, each under the name of the pod.
+    /// `NAMESPACE/NAME`: the Kubernetes service account whose pods may join at `listen`, as cores
+    /// of this node's region, each under the name of the pod.
     ///
     /// Default none: nodes join with tokens of `tidegate ca token` alone.
     pub service_account: Option<String>,
@@ -497,7 +497,7 @@ impl Join {
     pub fn service_account_subject(&self) -> Option<String> {
         let (namespace, name) = self.service_account.as_deref()?.split_once('/')?;
         let is_name = |name: &str| {
-            let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b);
+            let allowed = |b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
             !name.is_empty() && name.bytes().all(allowed)
         };
         (is_name(namespace) && is_name(name))

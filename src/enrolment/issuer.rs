@@ -1,9 +1,11 @@
 //! Signs certificates: for a new node that shows a token, and for a peer that renews its own.
 //!
-//! The signer's files are read for each certificate, and the keys that an issuer of tokens publishes
-//! for each token, so what is replaced is in use at once.
+//! The signer's files are read for each certificate, and the keys that an issuer of tokens
+//! publishes for each token, so what is replaced is in use at once.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures_util::FutureExt;
@@ -18,11 +20,15 @@ use tidegate_cluster::pki::{
 };
 use tidegate_limiter::units::Span;
 
-use super::service_account::{self, ServiceAccount};
+use super::service_account::ServiceAccount;
+use super::signed_token::Keys;
 use super::tokens::{Digest, Refused as TokenRefused, TOKENS_MAX, Tokens};
 use super::{Credential, Enrolled, JoinRequest};
 use crate::admin::key::AUDIT;
 use crate::config::{Join, UserError};
+
+/// The largest set of published keys that is read, in bytes; one key has some 500.
+const KEYS_BYTES_MAX: u64 = 256 * 1024;
 
 /// What signs at a node with `join.signer_cert`.
 #[derive(Debug)]
@@ -76,7 +82,7 @@ impl Issuer {
             service_account: ServiceAccount::of(config),
         };
         if let Some((_, keys)) = &issuer.service_account {
-            service_account::read_keys(keys).map_err(|error| {
+            read_keys(keys).map_err(|error| {
                 let problem = format!("join.service_account_keys {}: {error}", keys.display());
                 UserError::new(problem, "write what `kubectl get --raw /openid/v1/jwks` prints")
             })?;
@@ -146,7 +152,7 @@ impl Issuer {
         let (account, keys) = self.service_account.as_ref().ok_or_else(|| {
             Refused::Asker("no pods join here: join.service_account is not set".to_owned())
         })?;
-        let keys = service_account::read_keys(keys)
+        let keys = read_keys(keys)
             .map_err(|error| Refused::Here(format!("join.service_account_keys: {error}")))?;
         account.check(token, node, &keys, self.clock.system()).map_err(|error| asker(&error))?;
         let identity = self.mesh.identity();
@@ -222,6 +228,13 @@ impl Issuer {
         let authorities = &self.mesh.identity().authorities;
         pki::load_signer(&self.cert, &self.key, authorities, self.clock.system())
     }
+}
+
+/// The published keys in a file.
+fn read_keys(file: &Path) -> io::Result<Keys> {
+    let mut text = Vec::new();
+    File::open(file)?.take(KEYS_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
 }
 
 fn asker(error: &dyn std::fmt::Display) -> Refused {

@@ -16,9 +16,7 @@
 //! That a pod was deleted is not noticed until its token expires. Unlike a token of `tidegate ca
 //! token` it works again: a pod without a disk joins at each start.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Deserialize;
 use tidegate_limiter::units::{Span, Timestamp};
@@ -26,8 +24,6 @@ use tidegate_limiter::units::{Span, Timestamp};
 use super::signed_token::{self, Keys};
 use crate::config::Join;
 
-/// The largest set of published keys that is read, in bytes; one key has some 500.
-const KEYS_BYTES_MAX: u64 = 256 * 1024;
 /// How far the clock of the API server may be ahead.
 const AHEAD_MAX: Span = Span::from_secs(60);
 
@@ -58,17 +54,6 @@ pub(super) enum Refused {
     NotYet,
     #[error("the token is that of another pod than the node that it is to be")]
     Pod,
-}
-
-/// The published keys in a file.
-///
-/// # Errors
-///
-/// It cannot be read, has more than [`KEYS_BYTES_MAX`], or is no set of keys.
-pub(super) fn read_keys(file: &Path) -> io::Result<Keys> {
-    let mut text = Vec::new();
-    File::open(file)?.take(KEYS_BYTES_MAX).read_to_end(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
 }
 
 #[derive(Deserialize)]
@@ -275,7 +260,9 @@ mod tests {
         let published = keys(&issuer.keys());
         let no_token = Err(Refused::Token(signed_token::Refused::NoToken));
         let good = issuer.sign(&claims());
-        for text in ["", ".", "..", "...", "a.b.c", &good[..40], &format!("{good}.e30"), "e30.e30.e30"] {
+        for text in
+            ["", ".", "..", "...", "a.b.c", &good[..40], &format!("{good}.e30"), "e30.e30.e30"]
+        {
             assert_eq!(check(text, &published, BEFORE), no_token, "{text}");
         }
         let critical = json!({"alg": "ES256", "kid": "k1", "crit": ["exp"]});

@@ -5,9 +5,9 @@
 //! {"alg": "RS256", "kid": "k1"}           {"keys": [{"kid": "k1", "kty": "RSA", "n": …, "e": …}]}
 //! ```
 //!
-//! **Invariant:** the published key decides the algorithm, never the token. Each kind of key has one:
-//! RSA RS256, P-256 ES256, P-384 ES384. So `none`, and a public key taken for the secret of HS256,
-//! are refused as any other name is.
+//! **Invariant:** the published key decides the algorithm, never the token. Each kind of key has
+//! one: RSA RS256, P-256 ES256, P-384 ES384. So `none`, and a public key taken for the secret of
+//! HS256, are refused as any other name is.
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -24,7 +24,9 @@ pub(super) enum Refused {
     NoToken,
     #[error("the published keys have none with the id that it names")]
     UnknownKey,
-    #[error("it is not signed as its key signs: by RS256, ES256 or ES384, as the kind of the key is")]
+    #[error(
+        "it is not signed as its key signs: by RS256, ES256 or ES384, as the kind of the key is"
+    )]
     Algorithm,
     #[error("its signature is wrong")]
     Signature,
@@ -115,15 +117,16 @@ impl Key {
 
 impl Public<'_> {
     fn verify(&self, signed: &[u8], signature: &[u8]) -> Result<(), Refused> {
-        let verified = match *self {
-            Public::Rsa { n, e } => RsaPublicKeyComponents { n: decode(n)?, e: decode(e)? }
-                .verify(&RSA_PKCS1_2048_8192_SHA256, signed, signature),
-            Public::Curve { algorithm, x, y } => {
-                // An uncompressed point (SEC 1, 2.3.3).
-                let point = [&[4], &*decode(x)?, &*decode(y)?].concat();
-                UnparsedPublicKey::new(algorithm, point).verify(signed, signature)
-            }
-        };
+        let verified =
+            match *self {
+                Public::Rsa { n, e } => RsaPublicKeyComponents { n: decode(n)?, e: decode(e)? }
+                    .verify(&RSA_PKCS1_2048_8192_SHA256, signed, signature),
+                Public::Curve { algorithm, x, y } => {
+                    // An uncompressed point (SEC 1, 2.3.3).
+                    let point = [&[4], &*decode(x)?, &*decode(y)?].concat();
+                    UnparsedPublicKey::new(algorithm, point).verify(signed, signature)
+                }
+            };
         verified.map_err(|_| Refused::Signature)
     }
 }

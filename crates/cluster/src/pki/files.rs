@@ -118,8 +118,8 @@ pub fn issue_signer(
     Ok(files)
 }
 
-/// Creates a private key and a certificate for `bearer` in `out`, signed by the signer in `dir`. The
-/// certificate lasts no longer than the signer.
+/// Creates a private key and a certificate for `bearer` in `out`, signed by the signer in `dir`.
+/// The certificate lasts no longer than the signer.
 ///
 /// # Errors
 ///
@@ -155,8 +155,8 @@ pub fn read_authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, Err
     verify::certificates(&pem).ok_or_else(|| Error::of(path, "contains no certificate"))
 }
 
-/// Whether the file has a certificate that one of these authorities vouches for at `now`, as that of
-/// this node.
+/// Whether the file has a certificate that one of these authorities vouches for at `now`, as that
+/// of this node.
 pub fn is_valid_for(
     cert: &Path,
     authorities: &[CertificateDer<'static>],

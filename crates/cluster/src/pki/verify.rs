@@ -169,7 +169,7 @@ pub fn names_node(cert: &CertificateDer<'_>, node: &str) -> bool {
     names(cert, node) || names(cert, &node_name(node))
 }
 
-/// Whether a certificate, with `others` in between, is one of `authority` for the node with this id.
+/// Whether a certificate, with `others` in between, is one of `authority` for a node with this id.
 ///
 /// # Errors
 ///
