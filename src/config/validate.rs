@@ -46,6 +46,7 @@ pub struct Invalid {
 /// The first violation.
 pub fn validate(config: &Config) -> Result<(), Invalid> {
     dependencies(config)?;
+    join(&config.join)?;
     node(&config.node)?;
     edge(config)?;
     cluster(config)?;
@@ -57,7 +58,6 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
     proxy(&config.proxy)?;
     admin(&config.admin)?;
     blocked_sources(&config.blocked_sources)?;
-    join(&config.join)?;
     within("http.denied_status", config.http.denied_status, 400..=599)?;
     within("storage.interval", config.storage.interval, ms(100)..=secs(600))?;
     envoy(&config.envoy)?;
