@@ -257,15 +257,19 @@ fn init(dir: &Path) -> Result<(), Failure> {
 }
 
 /// From an hour ago for `days` days.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a command that runs outside a node and the simulator"
-)]
 fn validity(days: u32) -> Validity {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now = Timestamp::EPOCH.plus(Span::from(since_epoch));
+    let now = now();
     Validity {
         not_before: now.minus(pki::BACKDATED),
         not_after: now.plus(Span::from_secs(u64::from(days) * 86_400)),
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a command that runs outside a node and the simulator"
+)]
+pub(super) fn now() -> Timestamp {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::EPOCH.plus(Span::from(since_epoch))
 }

@@ -2,13 +2,13 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tidegate_cluster::pki::{self, JoinToken, Overwrite};
-use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_limiter::units::Span;
 use tokio::runtime;
 
-use super::Failure;
+use super::{Failure, ca};
 use crate::config::UserError;
 use crate::enrolment::client::{self, Error, Files, Invitation};
 use crate::enrolment::{Credential, Enrolled};
@@ -53,7 +53,7 @@ pub(super) struct Args {
     /// Output folder
     #[arg(long, value_name = "DIR", default_value = "pki")]
     dir: PathBuf,
-    /// Do nothing if the folder has a certificate already; with --service-account-token, a valid one
+    /// Do nothing if the folder has a certificate; with --service-account-token, a valid one
     #[arg(long)]
     if_needed: bool,
     /// How long to try again while there is no answer
@@ -77,33 +77,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     let files = Files::of(&args.dir);
-    let invitation = match (&args.service_account_token, &args.node, &args.ca) {
-        (Some(token), Some(node), Some(ca)) => {
-            let (signers, overwrite) = (args.signer.clone(), Overwrite::Renew);
-            let authorities = pki::read_authorities(ca)?;
-            if args.if_needed && pki::is_valid_for(&files.cert, &authorities, node, now()) {
-                return Ok(has_certificate(&files, out)?);
-            }
-            let token = pki::read_secret_text(token, || "a projected volume".to_owned())?;
-            let (service_account_token, node) = (token.trim().to_owned(), node.clone());
-            let credential = Credential::ServiceAccount { service_account_token, node };
-            let pins = authorities.iter().map(pki::pin).collect();
-            Invitation { credential, pins, signers, overwrite }
-        }
-        _ => {
-            if files.cert.exists() {
-                if args.if_needed {
-                    return Ok(has_certificate(&files, out)?);
-                }
-                let problem = format!("{}: this node has joined already", files.cert.display());
-                let fix = "give --if-needed to accept that; or move the folder away to join anew";
-                return Err(UserError::new(problem, fix).into());
-            }
-            let token: JoinToken = text(args)?.parse().map_err(|error: pki::NotAToken| {
-                UserError::new(error.to_string(), "give the whole line that it printed")
-            })?;
-            token.into()
-        }
+    let Some(invitation) = invitation(args, &files)? else {
+        writeln!(out, "{}: this node has its certificate", files.cert.display())?;
+        return Ok(true);
     };
     std::fs::create_dir_all(&args.dir).map_err(|error| {
         let problem = format!("{}: {error}", args.dir.display());
@@ -125,26 +101,48 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     Ok(true)
 }
 
-fn has_certificate(files: &Files, out: &mut dyn Write) -> std::io::Result<bool> {
-    writeln!(out, "{}: this node has its certificate", files.cert.display())?;
-    Ok(true)
+/// `None` if the folder has a certificate, and that is good enough.
+fn invitation(args: &Args, files: &Files) -> Result<Option<Invitation>, Failure> {
+    if let (Some(token), Some(node), Some(ca)) = (&args.service_account_token, &args.node, &args.ca)
+    {
+        let authorities = pki::read_authorities(ca)?;
+        if args.if_needed && pki::is_valid_for(&files.cert, &authorities, node, ca::now()) {
+            return Ok(None);
+        }
+        let token = pki::read_secret_text(token, || "a projected volume".to_owned())?;
+        let (service_account_token, node) = (token.trim().to_owned(), node.clone());
+        return Ok(Some(Invitation {
+            credential: Credential::ServiceAccount { service_account_token, node },
+            pins: authorities.iter().map(pki::pin).collect(),
+            signers: args.signer.clone(),
+            overwrite: Overwrite::Renew,
+        }));
+    }
+    if files.cert.exists() {
+        if args.if_needed {
+            return Ok(None);
+        }
+        let problem = format!("{}: this node has joined already", files.cert.display());
+        let fix = "give --if-needed to accept that; or move the folder away to join anew";
+        return Err(UserError::new(problem, fix).into());
+    }
+    let token: JoinToken = text(args)?.parse().map_err(|error: pki::NotAToken| {
+        UserError::new(error.to_string(), "give the whole line that it printed")
+    })?;
+    Ok(Some(token.into()))
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a command that runs outside a node and the simulator"
-)]
 async fn join(invitation: &Invitation, args: &Args, files: &Files) -> Result<Enrolled, Error> {
-    let end = Instant::now() + args.wait.to_std();
-    loop {
-        match client::join(invitation, &args.peer, files).await {
-            Err(Error::NoAnswer(problem)) if Instant::now() < end => {
-                tracing::info!(%problem, "waiting for a node that signs");
-                tokio::time::sleep(PAUSE).await;
-            }
-            joined => return joined,
+    let mut joined = client::join(invitation, &args.peer, files).await;
+    let again = async {
+        while let Err(Error::NoAnswer(_)) = joined {
+            tokio::time::sleep(PAUSE).await;
+            joined = client::join(invitation, &args.peer, files).await;
         }
-    }
+    };
+    // Files are written at the end of an attempt, so one that is given up leaves at most a key.
+    let _ = tokio::time::timeout(args.wait.to_std(), again).await;
+    joined
 }
 
 fn text(args: &Args) -> Result<String, Failure> {
@@ -155,15 +153,6 @@ fn text(args: &Args) -> Result<String, Failure> {
         }
         (None, None) => Err(UserError::new("no token", "give --token or --token-file").into()),
     }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a command that runs outside a node and the simulator"
-)]
-fn now() -> Timestamp {
-    Timestamp::EPOCH
-        .plus(Span::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
 }
 
 fn user_error(error: Error) -> Failure {
