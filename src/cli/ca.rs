@@ -34,6 +34,12 @@ pub(super) enum Command {
         /// The folder created by `ca init`
         #[arg(long, value_name = "DIR")]
         dir: PathBuf,
+        /// Sign with signer.pem and signer.key of the folder, which needs no ca.key
+        #[arg(long)]
+        by_signer: bool,
+        /// With --by-signer: output folder [default: that of --dir]
+        #[arg(long, value_name = "DIR", requires = "by_signer")]
+        out: Option<PathBuf>,
         /// The node's id, as in [node] id
         #[arg(long, value_name = "NAME")]
         node: String,
@@ -131,7 +137,8 @@ Examples:
   tidegate ca issue --dir pki --node node-1
   tidegate ca issue --dir pki --node node-1 --region eu
   tidegate ca issue --dir pki --node checkout-7 --role edge
-  tidegate ca issue --dir pki --node node-1 --renew --days 90";
+  tidegate ca issue --dir pki --node node-1 --renew --days 90
+  tidegate ca issue --dir signer --by-signer --node signer-0 --role edge --out pki";
 
 const SIGNER_EXAMPLES: &str = "\
 Put both files on two or three nodes, as join.signer_cert and join.signer_key: these sign for nodes
@@ -166,14 +173,31 @@ pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Resul
                 writeln!(out, "{}", dir.join(name).display())?;
             }
         }
-        Command::Issue { dir, node, region, role, days, from_now, renew } => {
+        Command::Issue {
+            dir,
+            by_signer,
+            out: folder,
+            node,
+            region,
+            role,
+            days,
+            from_now,
+            renew,
+        } => {
             let overwrite = if *renew { Overwrite::Renew } else { Overwrite::Never };
             let bearer = Bearer { node, region, role: *role };
             let mut validity = validity(*days);
             if *from_now {
                 validity.not_before = validity.not_before.plus(pki::BACKDATED);
             }
-            write_files(out, &pki::issue(dir, bearer, validity, overwrite)?)?;
+            let files = if *by_signer {
+                let now = validity.not_before.plus(pki::BACKDATED);
+                let folder = folder.as_ref().unwrap_or(dir);
+                pki::issue_by_signer(dir, folder, bearer, validity, now, overwrite)?
+            } else {
+                pki::issue(dir, bearer, validity, overwrite)?
+            };
+            write_files(out, &files)?;
         }
         Command::Signer { dir, region, role, days, renew } => {
             let overwrite = if *renew { Overwrite::Renew } else { Overwrite::Never };
@@ -233,15 +257,19 @@ fn init(dir: &Path) -> Result<(), Failure> {
 }
 
 /// From an hour ago for `days` days.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a command that runs outside a node and the simulator"
-)]
 fn validity(days: u32) -> Validity {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now = Timestamp::EPOCH.plus(Span::from(since_epoch));
+    let now = now();
     Validity {
         not_before: now.minus(pki::BACKDATED),
         not_after: now.plus(Span::from_secs(u64::from(days) * 86_400)),
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a command that runs outside a node and the simulator"
+)]
+pub(super) fn now() -> Timestamp {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::EPOCH.plus(Span::from(since_epoch))
 }

@@ -2,20 +2,23 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use tidegate_cluster::pki::{self, JoinToken};
+use tidegate_cluster::pki::{self, JoinToken, Overwrite};
+use tidegate_limiter::units::Span;
 use tokio::runtime;
 
-use super::Failure;
+use super::{Failure, ca};
 use crate::config::UserError;
-use crate::enrolment::Enrolled;
-use crate::enrolment::client::{self, Error, Files};
+use crate::enrolment::client::{self, Error, Files, Invitation};
+use crate::enrolment::{Credential, Enrolled};
 
 /// Get this node's certificate from a node of the cluster, with a token.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
+#[command(group(clap::ArgGroup::new("credential").required(true)))]
 pub(super) struct Args {
-    /// Address of the node that made the token (`join.listen`)
+    /// Address of a node that signs (`join.listen`); of the one that made the token
     #[arg(long, value_name = "HOST:PORT")]
     peer: String,
     /// The token that `tidegate ca token` printed
@@ -24,19 +27,38 @@ pub(super) struct Args {
         value_name = "TOKEN",
         env = "TIDEGATE_JOIN_TOKEN",
         hide_env_values = true,
-        required_unless_present = "token_file",
-        conflicts_with = "token_file"
+        group = "credential"
     )]
     token: Option<String>,
     /// File with the token; others on this machine can see an argument
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", group = "credential")]
     token_file: Option<PathBuf>,
+    /// File with the token of this pod's service account, in a Kubernetes cluster
+    #[arg(
+        long,
+        value_name = "FILE",
+        group = "credential",
+        requires_all = ["node", "ca", "signer"]
+    )]
+    service_account_token: Option<PathBuf>,
+    /// With --service-account-token: the name of this pod, which becomes the node's id
+    #[arg(long, value_name = "NAME", requires = "service_account_token")]
+    node: Option<String>,
+    /// With --service-account-token: the cluster's authority, ca.pem
+    #[arg(long, value_name = "FILE", requires = "service_account_token")]
+    ca: Option<PathBuf>,
+    /// With --service-account-token: ids of the nodes that may see the token
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "service_account_token")]
+    signer: Vec<String>,
     /// Output folder
     #[arg(long, value_name = "DIR", default_value = "pki")]
     dir: PathBuf,
-    /// Do nothing if the folder has a certificate already
+    /// Do nothing if the folder has a certificate; with --service-account-token, a valid one
     #[arg(long)]
     if_needed: bool,
+    /// How long to try again while there is no answer
+    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    wait: Span,
 }
 
 const EXAMPLES: &str = "\
@@ -46,30 +68,26 @@ join that was interrupted can be repeated with the same folder.
 Examples:
   tidegate ca token --node node-4                      at a node of the cluster; prints a token
   tidegate join --peer 10.1.0.4:7643 --token tgjoin1_...
-  tidegate join --peer 10.1.0.4:7643 --token-file /run/secrets/join --dir /var/lib/tidegate/pki";
+  tidegate join --peer 10.1.0.4:7643 --token-file /run/secrets/join --dir /var/lib/tidegate/pki
+  tidegate join --peer tidegate-signer:7643 --signer tidegate-signer-0 --ca ca.pem \\
+    --node tidegate-0 --service-account-token /var/run/secrets/tidegate/token";
+
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     let files = Files::of(&args.dir);
-    if files.cert.exists() {
-        if args.if_needed {
-            writeln!(out, "{}: this node has its certificate", files.cert.display())?;
-            return Ok(true);
-        }
-        let problem = format!("{}: this node has joined already", files.cert.display());
-        let fix = "give --if-needed to accept that; or move the folder away to join anew";
-        return Err(UserError::new(problem, fix).into());
-    }
-    let token: JoinToken = text(args)?.parse().map_err(|error: pki::NotAToken| {
-        UserError::new(error.to_string(), "give the whole line that it printed")
-    })?;
+    let Some(invitation) = invitation(args, &files)? else {
+        writeln!(out, "{}: this node has its certificate", files.cert.display())?;
+        return Ok(true);
+    };
     std::fs::create_dir_all(&args.dir).map_err(|error| {
         let problem = format!("{}: {error}", args.dir.display());
         UserError::new(problem, "choose a writable folder with --dir")
     })?;
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let enrolled =
-        runtime.block_on(client::join(&token, &args.peer, &files)).map_err(user_error)?;
-    let Enrolled { node, region, role, .. } = enrolled;
+    let joining = join(&invitation, args, &files);
+    let Enrolled { node, region, role, .. } = runtime.block_on(joining).map_err(user_error)?;
     writeln!(
         out,
         "joined as {node}; put this into cluster.toml:\n\n\
@@ -81,6 +99,50 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
         files.secret.display()
     )?;
     Ok(true)
+}
+
+/// `None` if the folder has a certificate, and that is good enough.
+fn invitation(args: &Args, files: &Files) -> Result<Option<Invitation>, Failure> {
+    if let (Some(token), Some(node), Some(ca)) = (&args.service_account_token, &args.node, &args.ca)
+    {
+        let authorities = pki::read_authorities(ca)?;
+        if args.if_needed && pki::is_valid_for(&files.cert, &authorities, node, ca::now()) {
+            return Ok(None);
+        }
+        let token = pki::read_secret_text(token, || "a projected volume".to_owned())?;
+        let (service_account_token, node) = (token.trim().to_owned(), node.clone());
+        return Ok(Some(Invitation {
+            credential: Credential::ServiceAccount { service_account_token, node },
+            pins: authorities.iter().map(pki::pin).collect(),
+            signers: args.signer.clone(),
+            overwrite: Overwrite::Renew,
+        }));
+    }
+    if files.cert.exists() {
+        if args.if_needed {
+            return Ok(None);
+        }
+        let problem = format!("{}: this node has joined already", files.cert.display());
+        let fix = "give --if-needed to accept that; or move the folder away to join anew";
+        return Err(UserError::new(problem, fix).into());
+    }
+    let token: JoinToken = text(args)?.parse().map_err(|error: pki::NotAToken| {
+        UserError::new(error.to_string(), "give the whole line that it printed")
+    })?;
+    Ok(Some(token.into()))
+}
+
+async fn join(invitation: &Invitation, args: &Args, files: &Files) -> Result<Enrolled, Error> {
+    let mut joined = client::join(invitation, &args.peer, files).await;
+    let again = async {
+        while let Err(Error::NoAnswer(_)) = joined {
+            tokio::time::sleep(PAUSE).await;
+            joined = client::join(invitation, &args.peer, files).await;
+        }
+    };
+    // Files are written at the end of an attempt, so one that is given up leaves at most a key.
+    let _ = tokio::time::timeout(args.wait.to_std(), again).await;
+    joined
 }
 
 fn text(args: &Args) -> Result<String, Failure> {
@@ -98,7 +160,7 @@ fn user_error(error: Error) -> Failure {
         Error::Files(error) => return error.into(),
         Error::Refused(_) => "nothing was written that a second attempt does not replace",
         Error::NoAnswer(_) => {
-            "set --peer to join.listen of the node that made the token, and open that port to here"
+            "set --peer to join.listen of a node that signs, and open that port to here"
         }
     };
     UserError::new(error.to_string(), fix).into()

@@ -125,7 +125,7 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
     let (resp, admin) = (&mut config.resp, &mut config.admin);
     let gubernator = &mut config.gubernator;
     let access_log = proxy.access_log.as_mut().filter(|path| *path != Path::new("-"));
-    let paths: [(&str, Option<&mut PathBuf>); 34] = [
+    let paths: [(&str, Option<&mut PathBuf>); 35] = [
         ("node.data_dir", config.node.data_dir.as_mut()),
         ("rules.path", Some(&mut config.rules.path)),
         ("tls.ca", tls.ca.as_mut()),
@@ -159,6 +159,7 @@ fn anchor_paths(config: &mut Config, file: &Path, origins: &Origins) {
         ("admin.token_file", admin.token_file.as_mut()),
         ("join.signer_cert", config.join.signer_cert.as_mut()),
         ("join.signer_key", config.join.signer_key.as_mut()),
+        ("join.service_account_keys", config.join.service_account_keys.as_mut()),
         ("admin.read_token_file", admin.read_token_file.as_mut()),
     ];
     for (key, path) in paths {

@@ -519,8 +519,8 @@ pub struct Admin {
     pub show_keys: bool,
 }
 
-/// `[join]`: signs certificates for nodes that show a token of `tidegate ca token`, and renews
-/// those of peers. Set it on two or three cores.
+/// `[join]`: signs certificates for nodes that show a token, and renews those of peers. Set it on
+/// two or three nodes.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Join {
@@ -541,12 +541,49 @@ pub struct Join {
     /// Default `30d`.
     #[serde(deserialize_with = "duration")]
     pub valid_for: Span,
+    /// `NAMESPACE/NAME`: the Kubernetes service account whose pods may join at `listen`, as cores
+    /// of this node's region, each under the name of the pod.
+    ///
+    /// Default none: nodes join with tokens of `tidegate ca token` alone.
+    pub service_account: Option<String>,
+    /// Who issues the tokens of the service account: `issuer` in `kubectl get --raw
+    /// /.well-known/openid-configuration`.
+    pub service_account_issuer: Option<String>,
+    /// For whom the tokens are: the `audience` of the projected volume. A token that a pod shows to
+    /// somebody else is no use here.
+    ///
+    /// Default `tidegate`.
+    pub service_account_audience: String,
+    /// The keys with which the issuer signs (a JWK set): what `kubectl get --raw /openid/v1/jwks`
+    /// prints. Read when it is used, so it can be replaced.
+    pub service_account_keys: Option<PathBuf>,
+}
+
+impl Join {
+    /// The subject of the tokens of `service_account`; `None` if it is not `NAMESPACE/NAME`.
+    pub fn service_account_subject(&self) -> Option<String> {
+        let (namespace, name) = self.service_account.as_deref()?.split_once('/')?;
+        let is_name = |name: &str| {
+            let allowed = |b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
+            !name.is_empty() && name.bytes().all(allowed)
+        };
+        (is_name(namespace) && is_name(name))
+            .then(|| format!("system:serviceaccount:{namespace}:{name}"))
+    }
 }
 
 impl Default for Join {
     fn default() -> Self {
-        let valid_for = Span::from_secs(30 * 86_400);
-        Self { listen: None, signer_cert: None, signer_key: None, valid_for }
+        Self {
+            listen: None,
+            signer_cert: None,
+            signer_key: None,
+            valid_for: Span::from_secs(30 * 86_400),
+            service_account: None,
+            service_account_issuer: None,
+            service_account_audience: "tidegate".to_owned(),
+            service_account_keys: None,
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use super::blocked_sources::{ALLOW_MAX, BlockedSources};
 use super::proxy::{AdaptiveConcurrency, Proxy, UPSTREAMS_MAX};
 use super::rules::{Envoy, Stats, TAGS_MAX, Xds};
 use super::sections::{
-    Admin, Cluster, Config, Grpc, Limits, Node, Resp, Storage, THREADS_MAX, VotersFrom,
+    Admin, Cluster, Config, Grpc, Join, Limits, Node, Resp, Storage, THREADS_MAX, VotersFrom,
 };
 use super::tls_files::TlsFiles;
 use super::traces::Traces;
@@ -46,6 +46,7 @@ pub struct Invalid {
 /// The first violation.
 pub fn validate(config: &Config) -> Result<(), Invalid> {
     dependencies(config)?;
+    join(&config.join)?;
     node(&config.node)?;
     edge(config)?;
     cluster(config)?;
@@ -57,7 +58,6 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
     proxy(&config.proxy)?;
     admin(&config.admin)?;
     blocked_sources(&config.blocked_sources)?;
-    within("join.valid_for", config.join.valid_for, secs(60)..=secs(3_650 * 86_400))?;
     within("http.denied_status", config.http.denied_status, 400..=599)?;
     within("storage.interval", config.storage.interval, ms(100)..=secs(600))?;
     envoy(&config.envoy)?;
@@ -71,6 +71,11 @@ pub fn validate(config: &Config) -> Result<(), Invalid> {
 fn dependencies(config: &Config) -> Result<(), Invalid> {
     let Config { cluster, join, xds, .. } = config;
     let has_signer = join.signer_cert.is_some();
+    let (has_account, has_issuer, has_keys) = (
+        join.service_account.is_some(),
+        join.service_account_issuer.is_some(),
+        join.service_account_keys.is_some(),
+    );
     let has_mesh = cluster.listen.is_some();
     let (has_xds_cert, has_xds_key) = (xds.tls_cert.is_some(), xds.tls_key.is_some());
     let has_server = xds.server.is_some();
@@ -85,6 +90,9 @@ fn dependencies(config: &Config) -> Result<(), Invalid> {
         ("join.signer_key", join.signer_key.is_some(), "join.signer_cert", has_signer),
         ("join.signer_cert", has_signer, "cluster.listen", has_mesh),
         ("join.listen", join.listen.is_some(), "join.signer_cert", has_signer),
+        ("join.service_account", has_account, "join.listen", join.listen.is_some()),
+        ("join.service_account", has_account, "join.service_account_issuer", has_issuer),
+        ("join.service_account", has_account, "join.service_account_keys", has_keys),
         ("blocked_sources.entry", is_watched, "admin.listen", has_admin),
         ("xds.tls_cert", has_server && has_xds_cert, "xds.tls_key", has_xds_key),
         ("xds.tls_key", has_server && has_xds_key, "xds.tls_cert", has_xds_cert),
@@ -138,7 +146,7 @@ fn node(node: &Node) -> Result<(), Invalid> {
 
 /// What an edge needs, and what does not apply to it.
 fn edge(config: &Config) -> Result<(), Invalid> {
-    let Config { node, cluster, storage, join, .. } = config;
+    let Config { node, cluster, storage, .. } = config;
     if node.role != Role::Edge {
         return Ok(());
     }
@@ -155,7 +163,6 @@ fn edge(config: &Config) -> Result<(), Invalid> {
         ("cluster.voters", cluster.voters != unset.voters, votes),
         ("cluster.voters_from", cluster.voters_from.is_some(), votes),
         ("cluster.advertise", cluster.advertise.is_some(), "nobody dials an edge"),
-        ("join.signer_cert", join.signer_cert.is_some(), "an edge signs no certificates"),
     ] {
         ensure(!is_set, key, why, "remove it, or set node.role = \"core\"")?;
     }
@@ -289,6 +296,16 @@ fn mesh_tls(config: &Config) -> Result<(), Invalid> {
         )?;
     }
     Ok(())
+}
+
+fn join(join: &Join) -> Result<(), Invalid> {
+    within("join.valid_for", join.valid_for, secs(60)..=secs(3_650 * 86_400))?;
+    ensure(
+        join.service_account.is_none() || join.service_account_subject().is_some(),
+        "join.service_account",
+        "it is no service account",
+        "write NAMESPACE/NAME, such as limits/tidegate",
+    )
 }
 
 fn listeners(config: &Config) -> Result<(), Invalid> {

@@ -1,7 +1,8 @@
 //! Joins with a token: what `tidegate join` does on the new machine.
 //!
 //! The files are written so that an interrupted join can be repeated: the private key first, which
-//! a second attempt uses again, because the token is good for that key alone; the certificate last.
+//! a second attempt uses again, because a token of an operator is good for that key alone; the
+//! certificate last.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use tidegate_cluster::pki::{self, JoinToken, NewKey, Overwrite, PIN_BYTES};
 use tidegate_limiter::units::Timestamp;
 
-use super::{Enrolled, JOIN_PATH, JoinRequest};
+use super::{Credential, Enrolled, JOIN_PATH, JoinRequest};
 use crate::admin::innermost;
 
 /// The longest that the exchange may take.
@@ -52,6 +53,29 @@ pub enum Error {
     NoAnswer(String),
 }
 
+/// What a new node shows, and to whom.
+#[derive(Clone, Debug)]
+pub struct Invitation {
+    pub credential: Credential,
+    /// One of these authorities is that of the cluster.
+    pub pins: Vec<[u8; PIN_BYTES]>,
+    /// The nodes that may see the credential.
+    pub signers: Vec<String>,
+    /// Whether the certificate takes the place of one that was issued before, with a new key.
+    pub overwrite: Overwrite,
+}
+
+impl From<JoinToken> for Invitation {
+    fn from(token: JoinToken) -> Self {
+        Self {
+            credential: Credential::Token { token: token.to_string() },
+            pins: vec![token.pin],
+            signers: vec![token.signer],
+            overwrite: Overwrite::Never,
+        }
+    }
+}
+
 impl Files {
     /// In `dir`, by the names that `[tls]` is to have.
     pub fn of(dir: &Path) -> Self {
@@ -62,42 +86,47 @@ impl Files {
     }
 }
 
-/// Shows the token to the node at `peer`, `host:port`, and writes what it gives.
+/// Shows the credential to the node at `peer`, `host:port`, and writes what it gives.
 ///
 /// # Errors
 ///
-/// [`Error`]. It can be repeated with the same folder while the token is good.
-pub async fn join(token: &JoinToken, peer: &str, files: &Files) -> Result<Enrolled, Error> {
-    let key = key(&files.key)?;
-    let request = JoinRequest { token: token.to_string(), request: key.request_pem()? };
-    let enrolled = tokio::time::timeout(TIMEOUT, ask(token, peer, &request)).await;
+/// [`Error`]. It can be repeated with the same folder while the credential is good.
+pub async fn join(invitation: &Invitation, peer: &str, files: &Files) -> Result<Enrolled, Error> {
+    let key = key(&files.key, invitation.overwrite)?;
+    let credential = invitation.credential.clone();
+    let request = JoinRequest { credential, request: key.request_pem()? };
+    let enrolled = tokio::time::timeout(TIMEOUT, ask(invitation, peer, &request)).await;
     let enrolled = enrolled
         .unwrap_or_else(|_| Err(Error::NoAnswer(format!("{peer}: no answer in {TIMEOUT:?}"))))?;
     pki::write_public(&files.ca, &enrolled.authorities, Overwrite::Renew)?;
     pki::write_secret(&files.secret, &enrolled.secret, Overwrite::Renew)?;
-    pki::write_public(&files.cert, &enrolled.certificate, Overwrite::Never)?;
+    pki::write_public(&files.cert, &enrolled.certificate, invitation.overwrite)?;
     Ok(enrolled)
 }
 
 /// The key of an interrupted join, or a new one, which is written before anybody hears of it.
-fn key(path: &Path) -> Result<NewKey, pki::Error> {
-    if path.exists() {
+fn key(path: &Path, overwrite: Overwrite) -> Result<NewKey, pki::Error> {
+    if overwrite == Overwrite::Never && path.exists() {
         let pem = pki::read_secret_text(path, || "tidegate join".to_owned())?;
         return NewKey::from_pem(&pem);
     }
     let key = NewKey::generate()?;
-    pki::write_secret(path, &key.to_pem(), Overwrite::Never)?;
+    pki::write_secret(path, &key.to_pem(), overwrite)?;
     Ok(key)
 }
 
-async fn ask(token: &JoinToken, peer: &str, request: &JoinRequest) -> Result<Enrolled, Error> {
+async fn ask(
+    invitation: &Invitation,
+    peer: &str,
+    request: &JoinRequest,
+) -> Result<Enrolled, Error> {
     let no_answer = |error: &(dyn std::error::Error + 'static)| {
         Error::NoAnswer(format!("{peer}: {}", innermost(error)))
     };
     let provider = rustls::crypto::ring::default_provider();
-    let signer = SignerOfToken {
-        pin: token.pin,
-        signer: token.signer.clone(),
+    let signer = KnownSigner {
+        pins: invitation.pins.clone(),
+        signers: invitation.signers.clone(),
         algorithms: provider.signature_verification_algorithms,
     };
     let tls = ClientConfig::builder_with_provider(Arc::new(provider))
@@ -127,15 +156,15 @@ async fn ask(token: &JoinToken, peer: &str, request: &JoinRequest) -> Result<Enr
     Err(Error::Refused(text.map_or_else(|| format!("{peer} answered {status}"), str::to_owned)))
 }
 
-/// Accepts the node alone that made the token, by a certificate of the pinned authority.
+/// Accepts the named nodes alone, by a certificate of a pinned authority.
 #[derive(Debug)]
-struct SignerOfToken {
-    pin: [u8; PIN_BYTES],
-    signer: String,
+struct KnownSigner {
+    pins: Vec<[u8; PIN_BYTES]>,
+    signers: Vec<String>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for SignerOfToken {
+impl ServerCertVerifier for KnownSigner {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -145,16 +174,21 @@ impl ServerCertVerifier for SignerOfToken {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let refused = |text: String| rustls::Error::General(text);
-        let authority = others.iter().find(|other| pki::pin(other) == self.pin);
+        let authority = others.iter().find(|other| self.pins.contains(&pki::pin(other)));
         let authority = authority.ok_or_else(|| {
             refused("it is not of the cluster that the token is for (another authority)".to_owned())
         })?;
         let now = Timestamp::from_secs(now.as_secs());
-        pki::verify_core(certificate, others, authority, &self.signer, now)
-            .map(|()| ServerCertVerified::assertion())
-            .map_err(|reason| {
-                refused(format!("it is not node {}, which made the token: {reason}", self.signer))
-            })
+        let verify = |signer| pki::verify_node(certificate, others, authority, signer, now);
+        let mut reason = String::new();
+        for signer in &self.signers {
+            match verify(signer) {
+                Ok(()) => return Ok(ServerCertVerified::assertion()),
+                Err(error) => reason = error,
+            }
+        }
+        let signers = self.signers.join(" or ");
+        Err(refused(format!("it is not node {signers}, which is to see the token: {reason}")))
     }
 
     fn verify_tls12_signature(

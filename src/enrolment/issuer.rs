@@ -1,24 +1,34 @@
 //! Signs certificates: for a new node that shows a token, and for a peer that renews its own.
 //!
-//! The signer's files are read for each certificate, so a signer that is replaced is in use at
-//! once.
+//! The signer's files are read for each certificate, and the keys that an issuer of tokens
+//! publishes for each token, so what is replaced is in use at once.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 use tidegate_cluster::environment::{Clock, Entropy};
-use tidegate_cluster::mesh::Mesh;
+use tidegate_cluster::mesh::wire::Reply;
+use tidegate_cluster::mesh::{Mesh, Peer};
 use tidegate_cluster::pki::{
     self, BACKDATED, Bearer, JoinToken, SignError, Signer, TOKEN_SECRET_BYTES, Validity,
 };
 use tidegate_limiter::units::Span;
 
+use super::service_account::ServiceAccount;
+use super::signed_token::Keys;
 use super::tokens::{Digest, Refused as TokenRefused, TOKENS_MAX, Tokens};
-use super::{Enrolled, JoinRequest};
+use super::{Credential, Enrolled, JoinRequest};
 use crate::admin::key::AUDIT;
 use crate::config::{Join, UserError};
+
+/// The largest set of published keys that is read, in bytes; one key has some 500.
+const KEYS_BYTES_MAX: u64 = 256 * 1024;
 
 /// What signs at a node with `join.signer_cert`.
 #[derive(Debug)]
@@ -30,6 +40,8 @@ pub struct Issuer {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     tokens: Mutex<Tokens>,
+    /// Whose pods may join, and the file of the keys that verify their tokens.
+    service_account: Option<(ServiceAccount, PathBuf)>,
 }
 
 /// Why no certificate is signed, or no token made.
@@ -48,7 +60,8 @@ impl Issuer {
     ///
     /// # Errors
     ///
-    /// The signer cannot be used, or its authority is not that of this node's own certificate.
+    /// The signer cannot be used, its authority is not that of this node's own certificate, or the
+    /// keys for tokens of a service account cannot be read.
     pub fn of(
         config: &Join,
         mesh: &Arc<Mesh>,
@@ -66,7 +79,14 @@ impl Issuer {
             clock: clock.clone(),
             entropy,
             tokens: Mutex::default(),
+            service_account: ServiceAccount::of(config),
         };
+        if let Some((_, keys)) = &issuer.service_account {
+            read_keys(keys).map_err(|error| {
+                let problem = format!("join.service_account_keys {}: {error}", keys.display());
+                UserError::new(problem, "write what `kubectl get --raw /openid/v1/jwks` prints")
+            })?;
+        }
         issuer.signer().map_err(|error| {
             let fix = "or remove join.signer_cert and join.signer_key from this node";
             UserError::new(format!("join.signer_cert: {error}"), fix)
@@ -104,29 +124,72 @@ impl Issuer {
     ///
     /// # Errors
     ///
-    /// The token is none of this node's, was used or has expired; the request is none; or the
-    /// signer cannot sign.
+    /// The token is none of this node's, was used or has expired, or is not that of a pod that may
+    /// join as this node; the request is none; or the signer cannot sign.
     pub fn enrol(&self, join: &JoinRequest) -> Result<Enrolled, Refused> {
-        let asker = |error: &dyn std::fmt::Display| Refused::Asker(error.to_string());
-        let token: JoinToken = join.token.parse().map_err(|error| asker(&error))?;
         let request = pki::request_from_pem(&join.request).map_err(|error| asker(&error))?;
-        let (secret, of_request) = (sha256(&token.secret), sha256(&request));
+        match &join.credential {
+            Credential::Token { token } => self.enrol_with_token(token, &request),
+            Credential::ServiceAccount { service_account_token, node } => {
+                self.enrol_pod(service_account_token, node, &request)
+            }
+        }
+    }
+
+    fn enrol_with_token(&self, token: &str, request: &[u8]) -> Result<Enrolled, Refused> {
+        let token: JoinToken = token.parse().map_err(|error| asker(&error))?;
+        let (secret, of_request) = (sha256(&token.secret), sha256(request));
         let mut tokens = self.tokens.lock();
         let bearer = tokens.check(&secret, &of_request, self.clock.system());
         let bearer = bearer.map_err(|refused: TokenRefused| asker(&refused))?;
-        let certificate = self.sign(&request, bearer)?;
+        let enrolled = self.enrolled(bearer, request)?;
+        tokens.used(&secret, of_request);
+        Ok(enrolled)
+    }
+
+    /// A pod may join as often as it starts.
+    fn enrol_pod(&self, token: &str, node: &str, request: &[u8]) -> Result<Enrolled, Refused> {
+        let (account, keys) = self.service_account.as_ref().ok_or_else(|| {
+            Refused::Asker("no pods join here: join.service_account is not set".to_owned())
+        })?;
+        let keys = read_keys(keys)
+            .map_err(|error| Refused::Here(format!("join.service_account_keys: {error}")))?;
+        account.check(token, node, &keys, self.clock.system()).map_err(|error| asker(&error))?;
+        let identity = self.mesh.identity();
+        self.enrolled(Bearer::core(node, &identity.region), request)
+    }
+
+    fn enrolled(&self, bearer: Bearer<'_>, request: &[u8]) -> Result<Enrolled, Refused> {
+        let certificate = self.sign(request, bearer)?;
         let identity = self.mesh.identity();
         let secrets = std::iter::once(&identity.secret).chain(&identity.other_secrets);
-        let enrolled = Enrolled {
+        Ok(Enrolled {
             node: bearer.node.to_owned(),
             region: bearer.region.to_owned(),
             role: bearer.role.name().to_owned(),
             certificate,
             authorities: pki::to_pem(&identity.authorities),
             secret: secrets.map(pki::secret_line).collect(),
+        })
+    }
+
+    /// The reply to a peer that renews its certificate: its present one says who it is. Reads the
+    /// signer's files; of a node without a signer it is empty.
+    pub fn reply_to(
+        issuer: Option<&Arc<Self>>,
+        from: &Peer,
+        request: Vec<u8>,
+    ) -> BoxFuture<'static, Reply> {
+        let Some(issuer) = issuer.cloned() else {
+            return ready(Reply::Certificate(Vec::new())).boxed();
         };
-        tokens.used(&secret, of_request);
-        Ok(enrolled)
+        let (node, region, role) = (from.id.clone(), from.region.clone(), from.role);
+        let sign = move || {
+            let bearer = Bearer { node: node.as_str(), region: &region, role };
+            issuer.renew(bearer, &request)
+        };
+        let signing = tokio::task::spawn_blocking(sign);
+        async move { Reply::Certificate(signing.await.unwrap_or_default()) }.boxed()
     }
 
     /// Signs another certificate for a node; empty if it cannot, for the reason in the log.
@@ -165,6 +228,17 @@ impl Issuer {
         let authorities = &self.mesh.identity().authorities;
         pki::load_signer(&self.cert, &self.key, authorities, self.clock.system())
     }
+}
+
+/// The published keys in a file.
+fn read_keys(file: &Path) -> io::Result<Keys> {
+    let mut text = Vec::new();
+    File::open(file)?.take(KEYS_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+fn asker(error: &dyn std::fmt::Display) -> Refused {
+    Refused::Asker(error.to_string())
 }
 
 fn sha256(bytes: &[u8]) -> Digest {

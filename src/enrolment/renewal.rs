@@ -92,7 +92,9 @@ impl Renewal {
                 .map(|cert| (node, cert))
                 .ok_or_else(|| "this node's own signer did not sign; the log says why".to_owned());
         }
-        for peer in self.mesh.peers() {
+        // Edges last: most have no signer, and there may be many.
+        let edges: Vec<_> = self.mesh.edges().iter().cloned().collect();
+        for peer in self.mesh.peers().into_iter().chain(edges) {
             if peer.version < REVOCATIONS {
                 continue;
             }

@@ -67,14 +67,15 @@ async fn join(State(issuer): State<Arc<Issuer>>, body: Bytes) -> Response {
     let Ok(request) = serde_json::from_slice::<JoinRequest>(&body) else {
         return refuse(StatusCode::BAD_REQUEST, "send what `tidegate join` sends");
     };
-    // It reads two files.
+    let credential = request.credential.clone();
+    // It reads two files, or three.
     let enrolled = tokio::task::spawn_blocking(move || issuer.enrol(&request)).await;
     let enrolled = enrolled.unwrap_or_else(|error| Err(Refused::Here(error.to_string())));
     match enrolled {
         Ok(enrolled) => {
             tracing::info!(
                 target: AUDIT, node = %enrolled.node, region = %enrolled.region,
-                role = %enrolled.role, "a node joined with a token"
+                role = %enrolled.role, ?credential, "a node joined with a token"
             );
             answer(StatusCode::OK, &enrolled)
         }

@@ -207,10 +207,11 @@ impl Core {
         if joined.is_none() && edge.is_none() {
             fold_alone(&store, &incarnation, clock.now());
         }
-        let issuer = match &joined {
-            Some(joined) => {
+        let mesh = joined.as_ref().map(|joined| &joined.mesh);
+        let issuer = match mesh.or_else(|| edge.as_ref().map(|edge| &edge.mesh)) {
+            Some(mesh) => {
                 let entropy = environment.entropy.clone();
-                Issuer::of(&config.join, &joined.mesh, &environment.clock, entropy)?
+                Issuer::of(&config.join, mesh, &environment.clock, entropy)?
             }
             None => None,
         };
@@ -306,7 +307,7 @@ impl Core {
                 self.spawn_joined(joined.clone(), tasks, &stop, &mut running);
             }
             (None, Some(edge), Some(tasks)) => {
-                let parts = (&self.decider, &self.clock);
+                let parts = (&self.decider, &self.clock, self.issuer.as_ref());
                 edge.spawn(parts, &self.time, tasks, &stop, &mut running);
             }
             _ => {}

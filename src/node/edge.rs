@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::clock_sync::ClockSync;
 use crate::config::Config;
 use crate::decide::{Decider, LocalNode};
+use crate::enrolment::Issuer;
 
 /// The components of an edge that are connected to cores. Cheap to clone.
 #[derive(Clone)]
@@ -70,7 +71,7 @@ impl Edge {
     /// Each loop is a task of its own, so that the end of any one is noticed.
     pub(super) fn spawn(
         &self,
-        (decider, clock): (&Decider, &Arc<dyn Clock>),
+        (decider, clock, issuer): (&Decider, &Arc<dyn Clock>, Option<&Arc<Issuer>>),
         time: &Arc<ClockSync>,
         tasks: mesh::Tasks,
         stop: &CancellationToken,
@@ -82,6 +83,7 @@ impl Edge {
             edge: self.clone(),
             clock: clock.clone(),
             clock_sync: time.clone(),
+            issuer: issuer.cloned(),
         });
         running.spawn(decider.clone().give_ended_back(stop.clone()));
         running.spawn(follower.run(stop.clone()));
@@ -128,6 +130,8 @@ struct EdgeService {
     edge: Edge,
     clock: Arc<dyn Clock>,
     clock_sync: Arc<ClockSync>,
+    /// Of an edge that signs certificates.
+    issuer: Option<Arc<Issuer>>,
 }
 
 impl Service for EdgeService {
@@ -143,6 +147,10 @@ impl Service for EdgeService {
             }
             Call::Interventions(call) => self.decider.interventions().call_received(from, call),
             Call::Revocations(call) => revocations::call_received(&self.edge.mesh, from, call),
+            Call::Certificate(request) => {
+                let issuer = self.issuer.as_ref();
+                return ServiceReply::Deferred(Issuer::reply_to(issuer, from, request));
+            }
             Call::Edge(EdgeCall::Cluster(view)) => {
                 self.edge.follower.view_received(from, *view);
                 Reply::Done

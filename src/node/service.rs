@@ -1,12 +1,9 @@
 //! Answers the calls of peers.
 
-use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use tidegate_cluster::edge::Publisher;
 use tidegate_cluster::environment::Clock;
 use tidegate_cluster::mesh::wire::{
@@ -14,7 +11,7 @@ use tidegate_cluster::mesh::wire::{
     PongStatus, Reply, RevocationCall, SyncRole, TRACE_STATE_BYTES_MAX, TracedCheck,
 };
 use tidegate_cluster::mesh::{Peer, Service, ServiceReply};
-use tidegate_cluster::pki::{Bearer, Role};
+use tidegate_cluster::pki::Role;
 use tidegate_cluster::{replication, revocations};
 use tidegate_limiter::units::Hits;
 use tidegate_ownership::autopilot::COMPLAINTS_MAX;
@@ -108,7 +105,8 @@ impl Service for PeerService {
             Call::Interventions(call) => self.decider.interventions().call_received(from, call),
             Call::Revocations(call) => revocations::call_received(mesh, from, call),
             Call::Certificate(request) => {
-                return ServiceReply::Deferred(self.signed(from, request));
+                let issuer = self.issuer.as_ref();
+                return ServiceReply::Deferred(Issuer::reply_to(issuer, from, request));
             }
             Call::Snapshot => Reply::Snapshot(self.own_report.json()),
             Call::GlobalPing(ping) => match &self.joined.global {
@@ -246,20 +244,6 @@ impl PeerService {
             Some(copied) => ServiceReply::Deferred(Box::pin(copied)),
             None => ServiceReply::Ready(self.noted(from, reply)),
         }
-    }
-
-    /// The next certificate of a peer, whose present one says who it is. Reads the signer's files.
-    fn signed(&self, from: &Peer, request: Vec<u8>) -> BoxFuture<'static, Reply> {
-        let Some(issuer) = self.issuer.clone() else {
-            return ready(Reply::Certificate(Vec::new())).boxed();
-        };
-        let (node, region, role) = (from.id.clone(), from.region.clone(), from.role);
-        let sign = move || {
-            let bearer = Bearer { node: node.as_str(), region: &region, role };
-            issuer.renew(bearer, &request)
-        };
-        let signing = tokio::task::spawn_blocking(sign);
-        async move { Reply::Certificate(signing.await.unwrap_or_default()) }.boxed()
     }
 
     /// Compares copies with their owner's digests, which scans the store.

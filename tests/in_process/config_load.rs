@@ -237,6 +237,28 @@ fn every_error_is_one_line_with_position_and_advice() {
         (
             None,
             &[],
+            &["join.service_account=limits/tidegate"],
+            "--set join.service_account: join.service_account: it requires join.listen; set \
+             join.listen too, or remove it",
+        ),
+        (
+            None,
+            &[],
+            &[
+                "join.service_account=tidegate",
+                "join.service_account_issuer=https://kubernetes.example",
+                "join.service_account_keys=jwks.json",
+                "join.listen=127.0.0.1:7643",
+                "join.signer_cert=signer.pem",
+                "join.signer_key=signer.key",
+                "cluster.listen=127.0.0.1:1",
+            ],
+            "--set join.service_account: join.service_account: it is no service account; write \
+             NAMESPACE/NAME, such as limits/tidegate",
+        ),
+        (
+            None,
+            &[],
             &["http.listen=127.0.0.1:8081"],
             "configuration: grpc.listen: another listener has the address 127.0.0.1:8081; give each \
              listener its own port",

@@ -43,7 +43,7 @@ async fn a_token_works_once_and_the_certificate_is_renewed_without_a_restart() {
     for (token, problem) in [
         (&*elsewhere, "not of the cluster that the token is for"),
         (&*unknown, "has not made the token"),
-        (&*other, "it is not node n2, which made the token"),
+        (&*other, "it is not node n2, which is to see the token"),
         ("tgjoin1_AAAA", "not a token"),
     ] {
         refused(join(&peer, token, &folder("refused")), problem);

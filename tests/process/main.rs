@@ -22,6 +22,7 @@ mod envoy_ratelimit_command;
 mod flooded_store;
 mod full_disk;
 mod gubernator;
+mod joined_pods;
 mod joined_with_token;
 mod keys_by_hand;
 mod killed_node;

@@ -33,7 +33,7 @@ const RUNTIME: [&str; 6] = ["tokio", "quinn", "tonic", "hyper", "rustls", "axum"
 
 /// No socket, no task, no clock, no randomness, no output: a decision depends on the arguments
 /// alone. Whole crates, and the files of the shell that are pure as well.
-const PURE: [&str; 26] = [
+const PURE: [&str; 28] = [
     "crates/limiter/src/",
     "crates/rules/src/",
     "crates/ownership/src/",
@@ -49,6 +49,8 @@ const PURE: [&str; 26] = [
     "src/decide/refused_keys.rs",
     "src/decide/source_net.rs",
     "src/decide/source_watch.rs",
+    "src/enrolment/service_account.rs",
+    "src/enrolment/signed_token.rs",
     "src/export/blocklist.rs",
     "src/export/ruleset.rs",
     "src/front/proxy/gradient.rs",

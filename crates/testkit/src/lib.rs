@@ -13,6 +13,7 @@
 //! - [`xds`]: a management server, and a node that follows one.
 //! - [`wait`], [`exclusive`]: waiting for conditions, and for other tests.
 //! - [`site`]: certificates of listeners and of their clients.
+//! - [`token_issuer`]: signed tokens of pods.
 //! - [`certificates`], [`rules`], [`clock`], [`random`]: what nodes and tests are given.
 //! - [`ports`], [`tools`]: free ports, programs that `scripts/envoy-tools` fetched.
 //! - [`variable`]: what makes a test shorter or longer.
@@ -39,6 +40,7 @@ pub mod regions;
 pub mod relay;
 pub mod rules;
 pub mod site;
+pub mod token_issuer;
 pub mod tools;
 pub mod upstream;
 pub mod variable;

@@ -11,7 +11,7 @@ use tidegate_limiter::units::Timestamp;
 
 use super::authority::{Authority, Issued};
 use super::bearer::{Bearer, Scope, Validity};
-use super::signer::Signer;
+use super::signer::{NewKey, Signer};
 use super::{Error, verify};
 
 /// The authority's certificate.
@@ -84,9 +84,7 @@ pub fn issue(
     let authority = &opened.authority;
     let issued = authority.issue(bearer, validity)?;
 
-    let node = bearer.node;
-    let files =
-        IssuedFiles { cert: dir.join(format!("{node}.pem")), key: dir.join(format!("{node}.key")) };
+    let files = IssuedFiles::of(dir, bearer.node);
     let ca_pem = authority.cert_pem();
     if !verify::is_issued_by(ca_pem, &issued.cert_pem, bearer, validity.not_before) {
         return Err(opened.mismatch(dir));
@@ -118,6 +116,59 @@ pub fn issue_signer(
     let files = IssuedFiles { cert: dir.join(SIGNER_CERT), key: dir.join(SIGNER_KEY) };
     files.write(&issued, overwrite)?;
     Ok(files)
+}
+
+/// Creates a private key and a certificate for `bearer` in `out`, signed by the signer in `dir`.
+/// The certificate lasts no longer than the signer.
+///
+/// # Errors
+///
+/// As [`issue`] with the signer's files; or it may not sign for that node.
+pub fn issue_by_signer(
+    dir: &Path,
+    out: &Path,
+    bearer: Bearer<'_>,
+    validity: Validity,
+    now: Timestamp,
+    overwrite: Overwrite,
+) -> Result<IssuedFiles, Error> {
+    let authorities = read_authorities(&dir.join(AUTHORITY_CERT))?;
+    let cert = dir.join(SIGNER_CERT);
+    let signer = load_signer(&cert, &dir.join(SIGNER_KEY), &authorities, now)?;
+    let key = NewKey::generate()?;
+    let chain = signer.sign(&key.request()?, bearer, validity, now);
+    let chain = chain.map_err(|error| Error::of(&cert, error))?;
+    let issued = Issued { cert_pem: verify::to_pem(&chain), key_pem: key.to_pem() };
+    let files = IssuedFiles::of(out, bearer.node);
+    files.write(&issued, overwrite)?;
+    Ok(files)
+}
+
+/// The authorities in a file of `tls.ca`.
+///
+/// # Errors
+///
+/// It cannot be read, or has none.
+pub fn read_authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let init = || "tidegate ca init --dir DIR".to_owned();
+    let pem = read_text(path, init)?;
+    verify::certificates(&pem).ok_or_else(|| Error::of(path, "contains no certificate"))
+}
+
+/// Whether the file has a certificate that one of these authorities vouches for at `now`, as that
+/// of this node.
+pub fn is_valid_for(
+    cert: &Path,
+    authorities: &[CertificateDer<'static>],
+    node: &str,
+    now: Timestamp,
+) -> bool {
+    let chain = read_text(cert, String::new).ok().and_then(|pem| verify::certificates(&pem));
+    let Some((first, others)) = chain.as_deref().and_then(<[_]>::split_first) else {
+        return false;
+    };
+    let vouches = |authority| verify::verify_node(first, others, authority, node, now).is_ok();
+    authorities.iter().any(vouches)
 }
 
 /// Reads a signer of one of `authorities` from its files.
@@ -161,6 +212,10 @@ impl Opened {
 }
 
 impl IssuedFiles {
+    fn of(dir: &Path, node: &str) -> Self {
+        Self { cert: dir.join(format!("{node}.pem")), key: dir.join(format!("{node}.key")) }
+    }
+
     /// Writes both. The certificate is written last: if it exists, so does the key.
     ///
     /// # Errors

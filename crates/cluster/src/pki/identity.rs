@@ -14,7 +14,7 @@ use tidegate_limiter::units::Timestamp;
 use super::Error;
 use super::bearer::{Bearer, Role, Validity};
 use super::files::{read_secret_text, read_text};
-use super::verify::{Subject, anchors, certificates, issue_command, verify_core};
+use super::verify::{Subject, anchors, certificates, issue_command, verify_node};
 
 /// `[tls]`: the node's certificate for the mesh. All four are required if `cluster.listen` is set,
 /// none otherwise. `tidegate ca init` and `tidegate ca issue` create them. Paths are relative to
@@ -134,7 +134,7 @@ impl Identity {
     pub fn authority(&self, now: Timestamp) -> Option<&CertificateDer<'static>> {
         let (first, others) = self.chain.split_first()?;
         let mut authorities = self.authorities.iter();
-        authorities.find(|it| verify_core(first, others, it, &self.node, now).is_ok())
+        authorities.find(|it| verify_node(first, others, it, &self.node, now).is_ok())
     }
 
     /// Whether peers would accept this chain (PEM) as the next certificate of this node.

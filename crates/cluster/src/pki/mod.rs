@@ -35,14 +35,14 @@ pub use authority::{Authority, Issued};
 pub use bearer::{BACKDATED, Bearer, MESH_NAME, Role, Scope, Validity, region_name};
 pub use files::{
     AUTHORITY_CERT, AUTHORITY_KEY, CLUSTER_SECRET, IssuedFiles, Overwrite, SIGNER_CERT, SIGNER_KEY,
-    init, issue, issue_signer, load_signer, read_secret_text, secret_line, write_public,
-    write_secret,
+    init, is_valid_for, issue, issue_by_signer, issue_signer, load_signer, read_authorities,
+    read_secret_text, secret_line, write_public, write_secret,
 };
 pub use identity::{Identity, SECRETS_MAX, Tls, load};
 pub use revocations::{REVOCATIONS_MAX, Revocation, Revocations};
 pub use signer::{NewKey, REQUEST_BYTES_MAX, SignError, Signer, request_from_pem};
 pub use token::{JoinToken, NotAToken, PIN_BYTES, TOKEN_SECRET_BYTES, pin};
-pub use verify::{begins_at, names, names_node, to_pem, utc_date, verify_core, verify_peer};
+pub use verify::{begins_at, names, names_node, to_pem, utc_date, verify_node, verify_peer};
 
 /// Why a certificate was not created or not accepted, in one line: the file, what is wrong with it,
 /// what to do.

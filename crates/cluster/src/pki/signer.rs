@@ -197,7 +197,7 @@ mod tests {
 
     use super::super::authority::Authority;
     use super::super::bearer::{Role, Scope, region_name};
-    use super::super::verify::{begins_at, names, names_node, verify_core, verify_peer};
+    use super::super::verify::{begins_at, names, names_node, verify_node, verify_peer};
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
@@ -250,8 +250,8 @@ mod tests {
         assert_eq!(begins_at(first), Some(days(30).not_before));
         assert_eq!(cluster.verify(&chain, NOW), Ok(()));
         assert!(cluster.verify(&chain, days(31).not_after).is_err());
-        assert_eq!(verify_core(first, others, &cluster.authority, "n4", NOW), Ok(()));
-        assert!(verify_core(first, others, &cluster.authority, "n5", NOW).is_err());
+        assert_eq!(verify_node(first, others, &cluster.authority, "n4", NOW), Ok(()));
+        assert!(verify_node(first, others, &cluster.authority, "n5", NOW).is_err());
         // Without the signer's certificate there is no chain to the authority.
         assert!(cluster.verify(&chain[..1].to_vec(), NOW).is_err());
     }
