@@ -575,7 +575,10 @@ impl Decider {
             }
             Asked::Commit { cost, remembered } => {
                 let commit = store::Commit { key: *key, cost, remembered };
-                let settlement = node.store.commit_if(counters, &commit, me, now, owns)?;
+                let settlement = self.charge_beside_grants(limits, now, |outstanding| {
+                    let store = &node.store;
+                    store.commit_beside_grants_if(counters, &commit, me, outstanding, now, owns)
+                })?;
                 self.settled(limits, settlement)
             }
             Asked::Undo(made) => {

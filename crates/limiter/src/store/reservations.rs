@@ -25,6 +25,7 @@ use super::overflow::{Overflow, refusal};
 use super::shard::Shard;
 use super::sharded::Store;
 use super::slot::Slot;
+use crate::engine::grant::Outstanding;
 use crate::engine::reservation::TTL_MAX;
 use crate::engine::{Reservation, Retry, State, Verdict};
 use crate::units::{Hits, Span, Timestamp};
@@ -136,15 +137,24 @@ impl Store {
         now: Timestamp,
         owns: impl FnOnce() -> bool,
     ) -> Option<Settlement> {
+        self.commit_beside_grants_if(counters, commit, me, &[], now, owns)
+    }
+
+    /// The same while granted hits are `outstanding`, one per counter (an empty list: none are). A
+    /// counter of which some are gets no fine window: it is not known when they pass.
+    pub fn commit_beside_grants_if(
+        &self,
+        counters: &[Counter],
+        commit: &Commit,
+        me: Option<LocalActor>,
+        outstanding: &[Outstanding],
+        now: Timestamp,
+        owns: impl FnOnce() -> bool,
+    ) -> Option<Settlement> {
         let mut shard = self.lock_for(commit.key);
-        owns().then(|| {
-            shard.settle(
-                counters,
-                commit,
-                CheckParams::in_full(commit.cost, now, me),
-                &self.overflow,
-            )
-        })
+        let are_outstanding = outstanding.iter().any(|it| it.hits > 0);
+        let params = CheckParams::in_full(commit.cost, now, me, are_outstanding);
+        owns().then(|| shard.settle(counters, commit, params, &self.overflow))
     }
 }
 

@@ -20,6 +20,11 @@ fn empty_store() -> Store {
     Store::new(Options { keys_max: 1_000, on_full: OnFull::Refuse, shards: Some(1) })
 }
 
+/// A store whose sliding window counters have fine windows near their limits.
+fn fine_store() -> Store {
+    empty_store().with_fine_keys(100)
+}
+
 fn counters(limits: &[(Algorithm, u32, Span)]) -> Vec<Counter> {
     let descriptor = KeyHasher::new([1; 16]).descriptor("d", &[Entry { key: "k", value: "v" }]);
     let counter = |&(algorithm, limit, window): &(Algorithm, u32, Span)| {
@@ -487,10 +492,12 @@ proptest! {
     fn what_is_reserved_is_there_when_it_is_committed(
         algorithm in prop::sample::select(Algorithm::ALL.to_vec()),
         limit in 1..40_u32,
+        is_fine in any::<bool>(),
         ops in prop::collection::vec(op(), 1..80),
     ) {
         let of = counters(&[(algorithm, limit, Span::from_secs(20))]);
-        let (store, plain) = (empty_store(), empty_store());
+        let of_each = || if is_fine { fine_store() } else { empty_store() };
+        let (store, plain) = (of_each(), of_each());
         let (mut now, mut live, mut next) = (NOW, Vec::<Live>::new(), 0_u128);
         for op in ops {
             live.retain(|it| it.until > now);
