@@ -3,8 +3,9 @@
 //!
 //! The owner of a key decides whether an amount fits beside what is used and what is reserved, of
 //! all limits of a descriptor under one lock. A request with several descriptors reserves of each
-//! at its owner, at once, under one id; if any refuses, the others are released. Nothing is charged
-//! by a reservation, so nothing has to be given back when it ends by itself.
+//! at its owner, at once, under one id; if any refuses, or the caller goes meanwhile, the others are
+//! released. Nothing is charged by a reservation, so nothing has to be given back when it ends by
+//! itself.
 //!
 //! ```text
 //! reserve ─▶ owner of each descriptor ─┬─ all admit ──▶ id
@@ -45,7 +46,8 @@ use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_rules::stats::RuleStats;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::blocked_by_hand::refusals;
 use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
@@ -72,6 +74,8 @@ const COPIED_AGAIN: Duration = Duration::from_secs(1);
 /// The pauses before a call whose connection broke, or that found no owner, is sent again.
 const AGAIN_MIN: Duration = Duration::from_millis(2);
 const AGAIN_MAX: Duration = Duration::from_millis(128);
+/// How long a node that leaves waits at most until owners have what it gives back.
+const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Reserves, and commits, as listeners see it.
 pub trait Reserve: Decide {
@@ -166,6 +170,24 @@ struct Decision {
     lease_term: Option<LeaseTerm>,
 }
 
+/// What the owners said to the parts of a request to reserve. What it has reserved is given back
+/// when this is dropped: a limit has refused it, or its caller has gone.
+#[derive(Debug)]
+struct Asking {
+    decider: Decider,
+    parts: Vec<Option<Part>>,
+    /// Of each part.
+    answers: Vec<Option<Answered>>,
+    /// Nobody has the id before the request is admitted.
+    is_new: bool,
+    ttl: Span,
+    /// A node that leaves waits for it.
+    _giving_back: TaskTrackerToken,
+}
+
+/// What an owner answered, and where that comes from.
+type Answered = Result<(Answer, VerdictSource), NoVerdict>;
+
 /// One descriptor's part of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
@@ -189,43 +211,26 @@ impl Reserve for Decider {
             let check = limited(plan.as_ref()).filter(|check| refusals(check, now).is_none())?;
             Some(self.part(check, *id, ask(check)))
         };
-        let parts: Vec<Option<Part>> = plans.iter().zip(&ids).map(part).collect();
-        let answers = join_all(parts.iter().map(async |part| match part {
-            Some(part) => Some(self.ask_owner(part, self.patience(&part.limits)).await),
-            None => None,
-        }));
-        let answers = answers.await;
+        let parts = plans.iter().zip(&ids).map(part).collect();
+        let asked = self.ask_each(parts, is_new, ttl).await;
         let mut shortest = ttl;
-        let mut held: Vec<Part> = Vec::new();
-        let statuses = plans.iter().zip(&parts).zip(&answers).map(|((plan, part), answer)| {
-            if let Some(check) = plan
-                && let Some(verdicts) = refusals(check, now)
-            {
-                return status(check, verdicts, VerdictSource::Blocked);
-            }
-            let (Some(check), Some(answer)) = (plan, answer) else {
+        let statuses = plans.iter().enumerate().map(|(at, plan)| {
+            let Some(check) = limited(plan.as_ref()) else {
                 return no_limit(plan.as_ref());
             };
-            let (verdicts, source, made) =
-                if let Ok((Answer::Reserved(Reserved { verdicts, ttl, made }), source)) = answer {
-                    if is_within(verdicts) {
-                        shortest = shortest.min(*ttl);
-                    }
-                    (verdicts.clone(), *source, *made)
-                } else {
-                    let (verdicts, source) = self.reserve_without_owner(check, now);
-                    (verdicts, source, None)
-                };
-            // A new one also if it is unconfirmed, or was answered too late. Of one that was there
-            // before only what this request has changed.
-            held.extend(part.as_ref().and_then(|part| match made {
-                _ if is_new && (is_within(&verdicts) || source == VerdictSource::Fallback) => {
-                    Some(part.released(REMEMBERED))
-                }
-                Some(made) if !is_new => Some(Part { asked: Asked::Undo(made), ..part.clone() }),
-                _ => None,
-            }));
-            status(check, verdicts, source)
+            if let Some(verdicts) = refusals(check, now) {
+                return status(check, verdicts, VerdictSource::Blocked);
+            }
+            let answer = asked.answers.get(at).and_then(Option::as_ref);
+            let Some(Ok((Answer::Reserved(Reserved { verdicts, ttl, .. }), source))) = answer
+            else {
+                let (verdicts, source) = self.reserve_without_owner(check, now);
+                return status(check, verdicts, source);
+            };
+            if is_within(verdicts) {
+                shortest = shortest.min(*ttl);
+            }
+            status(check, verdicts.clone(), *source)
         });
         let response = CheckResponse::new(statuses.collect(), false);
         let counters = &self.shared.counters.reservations;
@@ -237,10 +242,10 @@ impl Reserve for Decider {
         }
         if response.allowed {
             counters.reserved.fetch_add(1, Ordering::Relaxed);
+            asked.is_kept();
             return Reservation { response, id: Some(id), ttl: shortest };
         }
         counters.refused.fetch_add(1, Ordering::Relaxed);
-        self.give_back_later(held, ttl);
         Reservation { response, id: None, ttl: Span::ZERO }
     }
 
@@ -357,15 +362,63 @@ impl Decider {
         (verdicts, VerdictSource::Fallback)
     }
 
+    /// Asks the owner of each part. That goes on when the caller goes: what an owner reserves, and
+    /// how much of it was there before, is known from its answer alone.
+    async fn ask_each(&self, parts: Vec<Option<Part>>, is_new: bool, ttl: Span) -> Asking {
+        let asking = |parts| Asking {
+            decider: self.clone(),
+            parts,
+            answers: Vec::new(),
+            is_new,
+            ttl,
+            _giving_back: self.shared.giving_back.token(),
+        };
+        let mut asked = asking(parts);
+        let asked = async move {
+            let Asking { decider, parts, .. } = &asked;
+            let answers = join_all(parts.iter().map(async |part| match part {
+                Some(part) => Some(decider.ask_owner(part, decider.patience(&part.limits)).await),
+                None => None,
+            }));
+            let answers = answers.await;
+            asked.answers = answers;
+            asked
+        };
+        match &self.shared.runtime {
+            None => asked.await,
+            // What it returns is dropped, and given back, if nobody waits for it any more.
+            Some(runtime) => runtime.spawn(asked).await.unwrap_or_else(|_| asking(Vec::new())),
+        }
+    }
+
+    /// Runs what gives something back in the background. A node that leaves waits for it.
+    pub(super) fn give_back_in_background(
+        &self,
+        giving: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let Shared { giving_back, runtime, .. } = &*self.shared;
+        if let Some(runtime) = runtime {
+            giving_back.spawn_on(giving, runtime);
+        }
+    }
+
+    /// Waits until what requests have reserved in vain is given back, as their node leaves; for
+    /// [`GIVE_BACK_TIMEOUT`] at most.
+    pub async fn have_given_back(&self) {
+        let giving_back = &self.shared.giving_back;
+        giving_back.close();
+        // Of an owner that cannot be reached it stays reserved until its time is over.
+        let _ = timeout(GIVE_BACK_TIMEOUT, giving_back.wait()).await;
+    }
+
     /// Gives back, in the background, what was reserved of a request that another limit refused: by
     /// commits without a cost, or undone. When `ttl` is over it has ended by itself.
     fn give_back_later(&self, parts: Vec<Part>, ttl: Span) {
-        let Ok(runtime) = Handle::try_current() else { return };
         if parts.is_empty() {
             return;
         }
         let decider = self.clone();
-        runtime.spawn(async move {
+        self.give_back_in_background(async move {
             let waiting = decider.shared.releases_waiting.clone().try_acquire_owned();
             let patience = waiting.as_ref().map_or(Span::ZERO, |_| ttl.min(TTL_MAX));
             let deadline = Instant::now() + patience.to_std();
@@ -705,6 +758,40 @@ impl Decider {
         let keys: SmallVec<[KeyHash; 2]> = owned.chain([part.key]).collect();
         // A counter of which nothing is used has no slot.
         peers.replicator.confirm(&keys, Hits::new(-1), patience).await
+    }
+}
+
+// === impl Asking ===
+
+impl Asking {
+    /// The request is admitted, and its caller there.
+    fn is_kept(mut self) {
+        self.parts.clear();
+    }
+
+    /// What has to be given back. Of a new one also what is unconfirmed, or was answered too late;
+    /// of one that was there before only what this request has changed.
+    fn reserved(&self) -> Vec<Part> {
+        let reserved = |(part, answer): (&Option<Part>, &Option<Answered>)| {
+            let (part, answer) = (part.as_ref()?, answer.as_ref()?);
+            let reserved = match answer {
+                Ok((Answer::Reserved(reserved), _)) => Some(reserved),
+                _ => None,
+            };
+            if self.is_new {
+                let is_refused = reserved.is_some_and(|it| !is_within(&it.verdicts));
+                return (!is_refused).then(|| part.released(REMEMBERED));
+            }
+            let made = reserved?.made?;
+            Some(Part { asked: Asked::Undo(made), ..part.clone() })
+        };
+        self.parts.iter().zip(&self.answers).filter_map(reserved).collect()
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.decider.give_back_later(self.reserved(), self.ttl);
     }
 }
 

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use tidegate::config::Config;
@@ -157,6 +157,56 @@ async fn a_refused_request_with_an_id_reserves_no_more_than_was_reserved_before(
     node.clock.advance(3_000_000_000);
     assert_eq!(node.reserve(&of, 200, Some(ended)).await, Some(ended));
     comes(760).await;
+}
+
+/// As a client does that closes its connection, or whose deadline passes, while owners are asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_whose_caller_goes_gives_back_what_it_reserved() {
+    let nodes = cluster(&[("n1", "eu"), ("n2", "eu")], RULES, |_| {}).await;
+    let decider = &nodes[0].core.decider;
+    let left = async |value: &str| {
+        use tidegate::decide::Decide;
+        let descriptors = &descriptors(&[("tenant", value)]);
+        let peek = CheckRequest { domain: "test", descriptors, hits: Hits::PEEK, for_envoy: false };
+        let answer = decider.decide(peek).await;
+        answer.statuses[0].verdicts[0].remaining
+    };
+    // Of so many tenants some are owned by the other node.
+    for tenant in 0..16 {
+        let (one, other) = (format!("a{tenant}"), format!("b{tenant}"));
+        let of = descriptors(&[("tenant", one.as_str()), ("tenant", other.as_str())]);
+        let reserve = |amount, id| {
+            let (domain, descriptors, ttl) = ("test", &of, None);
+            decider.reserve(ReserveRequest { domain, descriptors, amount, ttl, id })
+        };
+        let goes = async |amount, id| {
+            let mut reserving = pin!(reserve(amount, id));
+            let _ = reserving.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        };
+        let are_left = async |free: u32| {
+            // What a node that leaves waits for.
+            let began = Instant::now();
+            decider.have_given_back().await;
+            if began.elapsed() < Duration::from_secs(2) {
+                assert_eq!((left(&one).await, left(&other).await), (free, free), "{tenant}");
+            }
+            let is_left = async || match (left(&one).await, left(&other).await) {
+                both if both == (free, free) => Ok(()),
+                both => Err(format!("{both:?} are left of {tenant}")),
+            };
+            until("it is given back", Duration::from_secs(10), is_left).await;
+        };
+        goes(400, None).await;
+        are_left(1_000).await;
+        // One that was there before keeps what it kept free.
+        let id = reserve(100, None).await.id.expect("there is room");
+        goes(400, Some(id)).await;
+        are_left(900).await;
+        let request = CommitRequest { domain: "test", descriptors: &of, id: Some(id), cost: 60 };
+        let committed = decider.commit(request).await.expect("both owners are there");
+        assert_eq!(committed.settled, Settled::Committed);
+        are_left(940).await;
+    }
 }
 
 #[tokio::test]
