@@ -175,6 +175,45 @@ fn the_same_reservation_again_is_one_and_lasts_longer() {
 }
 
 #[test]
+fn an_id_that_is_settled_is_refused_until_it_is_forgotten() {
+    let (store, of) = (empty_store(), a_minute(100));
+    assert!(is_reserved(&reserve(&store, &of, 1, 40, NOW)));
+    assert_eq!(commit(&store, &of, 1, 30, NOW).settled, Settled::Committed);
+    let refused = reserve(&store, &of, 1, 40, seconds(10));
+    // A minute after the end of its life of a minute.
+    assert_eq!(refused.verdicts[0].retry, Retry::After(Span::from_secs(110)));
+    assert!(!is_reserved(&reserve(&store, &of, 1, 40, seconds(119))));
+    assert!(is_reserved(&reserve(&store, &of, 1, 40, seconds(120))));
+    commit(&store, &of, 2, 0, NOW);
+    assert_eq!(reserve(&store, &of, 2, 101, NOW).verdicts[0].retry, Retry::Never);
+}
+
+/// What it keeps free itself is no obstacle, and its end frees nothing for it.
+#[test]
+fn an_extension_that_is_refused_tells_when_it_fits() {
+    let (store, of) =
+        (empty_store(), counters(&[(Algorithm::FixedWindow, 40, Span::from_secs(3_600))]));
+    assert!(is_reserved(&reserve(&store, &of, 1, 35, NOW)));
+    let refused = reserve(&store, &of, 1, 45, seconds(1));
+    let Verdict { retry, remaining, .. } = refused.verdicts[0];
+    assert_eq!((retry, remaining), (Retry::Never, 5));
+    assert!(is_reserved(&reserve(&store, &of, 2, 5, seconds(2))));
+    let refused = reserve(&store, &of, 1, 38, seconds(3));
+    assert_eq!(refused.verdicts[0].retry, Retry::After(Span::from_secs(59)), "the other ends");
+    // The refusal is remembered elsewhere, and ends with the reservation.
+    assert!(!store.check(&of, Hits::ONE, seconds(3))[0].allowed);
+    assert_eq!(commit(&store, &of, 2, 1, seconds(3)).settled, Settled::Committed);
+    let grown = reserve(&store, &of, 1, 38, seconds(3));
+    assert!(is_reserved(&grown));
+    assert_eq!((grown.verdicts[0].remaining, left(&store, &of, seconds(3))), (1, 1));
+    let (store, of) = (empty_store(), a_minute(10));
+    assert!(is_reserved(&reserve(&store, &of, 1, 5, NOW)));
+    assert!(!store.check(&of, Hits::new(6), NOW)[0].allowed);
+    assert!(is_reserved(&reserve(&store, &of, 1, 10, NOW)));
+    assert!(commit(&store, &of, 1, 1, NOW).frees, "a check was refused before it grew");
+}
+
+#[test]
 fn a_release_that_overtakes_its_reservation_refuses_it() {
     let (store, of) = (empty_store(), a_minute(10));
     assert_eq!(commit(&store, &of, 1, 0, NOW).settled, Settled::Reported);
