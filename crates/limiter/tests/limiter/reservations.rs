@@ -390,6 +390,23 @@ fn what_is_reserved_is_not_kept_free_of_a_descriptor_that_is_begun_anew() {
     }
 }
 
+/// Its id is of the counters before, of which the new ones know nothing.
+#[test]
+fn a_commit_that_is_repeated_after_a_reset_counts_in_the_new_counters_once() {
+    let descriptor = KeyHasher::new([1; 16]).descriptor("d", &[Entry { key: "k", value: "v" }]);
+    let (store, before) = (empty_store(), a_minute(100));
+    assert!(is_reserved(&reserve(&store, &before, 1, 60, NOW)));
+    assert_eq!(commit(&store, &before, 1, 50, NOW).settled, Settled::Committed);
+    let anew = Interventions::default().begin_anew(descriptor, NOW).counts_as();
+    let quota = before[0].quota;
+    let after = vec![Counter { key: anew.counter(&quota, Mode::Strict, Scope::Region), quota }];
+    assert_eq!(left(&store, &after, NOW), 100);
+    for settled in [Settled::Reported, Settled::Again, Settled::Again] {
+        assert_eq!(commit(&store, &after, 1, 50, seconds(1)).settled, settled);
+        assert_eq!(left(&store, &after, seconds(1)), 50);
+    }
+}
+
 #[test]
 fn what_a_refused_request_reserved_is_undone_unless_it_was_changed_since() {
     let (store, of) = (empty_store(), a_minute(100));
