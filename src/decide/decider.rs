@@ -199,6 +199,8 @@ pub struct ReservationCounters {
     pub repeated: AtomicU64,
     /// Committed under an id that was unknown, or whose reservation had ended.
     pub reported: AtomicU64,
+    /// Committed where no limit applies, or none does any more; nothing was counted.
+    pub unlimited: AtomicU64,
 }
 
 /// The state of a check after everything that this node can do alone.

@@ -38,6 +38,7 @@ use tidegate_limiter::descriptor::Descriptor;
 use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::engine::reservation::{REMEMBERED, TTL_MAX};
 use tidegate_limiter::policy::{Durability, Mode, Scope};
+use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::{
     self, Applied, Counter, KeyHash, LocalActor, Made, ReservationId, Reserved, Settled,
     Settlement, Verdicts,
@@ -56,7 +57,7 @@ use super::fallback;
 use super::limits::Limits;
 use super::outcome::NoVerdict;
 use super::owner_search::{OwnerSearch, Target};
-use super::plan::{PlannedCheck, Planner, Plans};
+use super::plan::{PlannedCheck, Planner, Plans, descriptor_hash};
 use super::region_limits::Shares;
 
 /// The time to live of a reservation that names none.
@@ -76,6 +77,8 @@ const AGAIN_MIN: Duration = Duration::from_millis(2);
 const AGAIN_MAX: Duration = Duration::from_millis(128);
 /// How long a node that leaves waits at most until owners have what it gives back.
 const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(2);
+/// The limit of a counter beside which only a reservation is looked for.
+const NO_LIMIT: u32 = u32::MAX;
 
 /// Reserves, and commits, as listeners see it.
 pub trait Reserve: Decide {
@@ -83,7 +86,8 @@ pub trait Reserve: Decide {
     /// answers, the rule's `on_unavailable` does.
     fn reserve(&self, request: ReserveRequest<'_>) -> impl Future<Output = Reservation> + Send;
 
-    /// Ends a reservation, and counts what it cost. The same again changes nothing.
+    /// Ends a reservation, and counts what it cost, in the limits that apply now. The same again
+    /// changes nothing.
     ///
     /// # Errors
     ///
@@ -136,8 +140,10 @@ pub struct CommitRequest<'a> {
 /// What became of a commit.
 #[derive(Clone, Debug)]
 pub struct Committed {
-    /// Reported, if any descriptor was; repeated, if all were.
-    pub settled: Settled,
+    /// Reported, if any descriptor was; repeated, if all were. `None` if no limit applies to any,
+    /// or none does any more: nothing was counted, and what was reserved of rules that are still
+    /// there is free again.
+    pub settled: Option<Settled>,
     /// What is left.
     pub response: CheckResponse,
 }
@@ -251,17 +257,29 @@ impl Reserve for Decider {
 
     async fn commit(&self, request: CommitRequest<'_>) -> Result<Committed, Uncommitted> {
         let CommitRequest { domain, descriptors, id, cost } = request;
-        let (plans, _) = self.plan_reservation(domain, descriptors, cost);
+        let (mut plans, _) = self.plan_reservation(domain, descriptors, cost);
+        let mut has_limits = false;
+        for (plan, descriptor) in plans.iter_mut().zip(descriptors) {
+            let Some(check) = plan else { continue };
+            has_limits |= check.has_limits();
+            if !check.has_limits() && id.is_some() {
+                self.find_reservation(check, domain, descriptor);
+            }
+        }
         // The name of a report is of no use after it.
         let remembered = if id.is_some() { REMEMBERED } else { COMMIT_PATIENCE.into() };
         let id = id.unwrap_or_else(|| self.next_reservation());
-        let ask = |check: &PlannedCheck| Asked::Commit { cost: check.hits, remembered };
         let ids = ids_of_each(&plans, id);
-        let asked = plans.iter().zip(&ids).map(async |(plan, id)| match limited(plan.as_ref()) {
-            Some(check) => {
-                Some(self.ask_until(&self.part(check, *id, ask(check)), COMMIT_PATIENCE).await)
+        let asked = plans.iter().zip(&ids).map(async |(plan, id)| {
+            let check = limited(plan.as_ref())?;
+            let part = self.part(check, *id, Asked::Commit { cost: check.hits, remembered });
+            if is_without_limit(check) {
+                // What cannot be released now ends by itself.
+                let _ =
+                    self.ask_owner(&part.released(Span::ZERO), self.patience(&part.limits)).await;
+                return None;
             }
-            None => None,
+            Some(self.ask_until(&part, COMMIT_PATIENCE).await)
         });
         let answers = join_all(asked);
         let (mut settled, mut costs) = (None, false);
@@ -285,13 +303,14 @@ impl Reserve for Decider {
             costs |= check.hits.charge() > 0;
             statuses.push(Status { allowed: true, ..status(check, verdicts, source) });
         }
-        let settled = settled.unwrap_or(Settled::Reported);
+        let settled = has_limits.then(|| settled.unwrap_or(Settled::Reported));
         let counters = &self.shared.counters.reservations;
         let counter = match settled {
-            Settled::Committed if !costs => &counters.released,
-            Settled::Committed => &counters.committed,
-            Settled::Again => &counters.repeated,
-            Settled::Reported => &counters.reported,
+            Some(Settled::Committed) if !costs => &counters.released,
+            Some(Settled::Committed) => &counters.committed,
+            Some(Settled::Again) => &counters.repeated,
+            Some(Settled::Reported) => &counters.reported,
+            None => &counters.unlimited,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         Ok(Committed { settled, response: CheckResponse { allowed: true, statuses } })
@@ -331,6 +350,28 @@ impl Decider {
             check.hits = Hits::new(i64::from(narrow(check.hits)));
         }
         (plans, node.clock.now())
+    }
+
+    /// The rule of a descriptor had limits when something was reserved of it, and has none any more:
+    /// the key of the reservation is the same beside any limit.
+    fn find_reservation(
+        &self,
+        check: &mut PlannedCheck,
+        domain: &str,
+        descriptor: &Descriptor<'_>,
+    ) {
+        let Shared { node, rules, .. } = &*self.shared;
+        let book = rules.book.load();
+        let Some(found) = book.find(domain, &descriptor.entries) else { return };
+        let mut hash = descriptor_hash(&node.hasher, domain, &descriptor.entries, &found);
+        if let Some(intervention) = node.interventions.find(hash) {
+            hash = intervention.counts_as();
+        }
+        let Ok(quota) = Quota::simple(Algorithm::FixedWindow, NO_LIMIT, Span::from_secs(1)) else {
+            return;
+        };
+        let key = hash.counter(&quota, check.rule.mode, check.rule.scope);
+        check.counters = smallvec::smallvec![Counter { key, quota }];
     }
 
     fn part(&self, check: &PlannedCheck, id: ReservationId, asked: Asked) -> Part {
@@ -866,6 +907,11 @@ fn of_both(one: Settled, other: Settled) -> Settled {
         (Settled::Again, Settled::Again) => Settled::Again,
         _ => Settled::Committed,
     }
+}
+
+/// Its counter is only the place of what was reserved of its rule when that had limits.
+fn is_without_limit(check: &PlannedCheck) -> bool {
+    check.rule.limits.is_empty()
 }
 
 fn limited(plan: Option<&PlannedCheck>) -> Option<&PlannedCheck> {
