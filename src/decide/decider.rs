@@ -24,7 +24,9 @@ use tidegate_ownership::route::Topology;
 use tidegate_rules::book::{Book, Rule};
 use tidegate_rules::stats::RuleStats;
 use tidegate_rules::tally::Tallies;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
+use tokio_util::task::TaskTracker;
 
 use super::blocked_by_hand;
 use super::blocked_sources::BlockedSources;
@@ -141,6 +143,10 @@ pub(super) struct Shared {
     pub(super) refunds_waiting: Arc<Semaphore>,
     /// Places for what refused requests reserved and give back.
     pub(super) releases_waiting: Arc<Semaphore>,
+    /// Requests to reserve that are being asked for, and what is given back of them.
+    pub(super) giving_back: TaskTracker,
+    /// Where that runs: it outlives the threads of listeners. `None` outside of a runtime.
+    pub(super) runtime: Option<Handle>,
     /// Of keys whose limits regions share, what this node will need.
     pub(super) forecasts: Forecasts,
     /// Checks that leave for their owner together.
@@ -202,6 +208,8 @@ pub struct ReservationCounters {
     pub repeated: AtomicU64,
     /// Committed under an id that was unknown, or whose reservation had ended.
     pub reported: AtomicU64,
+    /// Committed where no limit applies, or none does any more; nothing was counted.
+    pub unlimited: AtomicU64,
 }
 
 /// The state of a check after everything that this node can do alone.
@@ -237,6 +245,8 @@ impl Decider {
             grants_held: Notify::new(),
             refunds_waiting: Arc::new(Semaphore::new(REFUNDS_WAITING_MAX)),
             releases_waiting: Arc::new(Semaphore::new(RELEASES_WAITING_MAX)),
+            giving_back: TaskTracker::new(),
+            runtime: Handle::try_current().ok(),
             forecasts: Forecasts::default(),
             next_check_id: AtomicU64::new(1),
             without_envoy: Envoy { overrides: false, ..Envoy::default() },

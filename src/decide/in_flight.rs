@@ -37,7 +37,6 @@ use tidegate_limiter::store::{
 use tidegate_limiter::units::{Hits, Span};
 use tidegate_rules::book::{Book, Rule};
 use tidegate_rules::stats::RuleStats;
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
@@ -279,10 +278,9 @@ impl Decider {
         if places.is_empty() {
             return None;
         }
-        let runtime = Handle::try_current().ok()?;
         let (ended, mut ends) = oneshot::channel();
         let decider = self.clone();
-        runtime.spawn(async move {
+        self.give_back_in_background(async move {
             let how = loop {
                 if let Ok(how) = timeout(RENEWED_EVERY, &mut ends).await {
                     break how.unwrap_or(Ended::CutOff);
@@ -299,12 +297,11 @@ impl Decider {
 
     /// Leaves places in the background, also those that an owner may still be about to give.
     fn leave_later(&self, places: Vec<Part>) {
-        let Ok(runtime) = Handle::try_current() else { return };
         if places.is_empty() {
             return;
         }
         let decider = self.clone();
-        runtime.spawn(async move {
+        self.give_back_in_background(async move {
             join_all(places.iter().map(|place| decider.leave_place(place, LATE_MAX))).await;
         });
     }

@@ -26,9 +26,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
+use smallvec::SmallVec;
 use tidegate_cluster::mesh::wire::{Call, Check, GiveBack, Grant, GrantAsk};
 use tidegate_cluster::mesh::{Mesh, Peer, StreamClass};
-use tidegate_limiter::engine::grant::{self, Terms};
+use tidegate_limiter::engine::grant::{self, Outstanding, Terms};
 use tidegate_limiter::engine::{State, Verdict};
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::quota::Quota;
@@ -360,6 +361,27 @@ impl Decider {
         let is_refused = verdicts.iter().any(|verdict| !verdict.allowed);
         let may_end_early = is_refused && self.recall(key, None, now);
         Some((verdicts, may_end_early))
+    }
+
+    /// Charges what it costs that work was done. `charge` is passed what is outstanding of each
+    /// counter: whether the rule is leased is not known here.
+    pub(super) fn charge_beside_grants<T>(
+        &self,
+        limits: &Limits,
+        now: Timestamp,
+        charge: impl FnOnce(&[Outstanding]) -> Option<T>,
+    ) -> Option<T> {
+        let Shared { grant_ledger, peers, .. } = &*self.shared;
+        if peers.is_none() {
+            return charge(&[]);
+        }
+        let (Limits { scope, counters, .. }, nothing) = (limits, SmallVec::new());
+        let (unknown, _) = self.unknown_grants(*scope, now);
+        let charged = grant_ledger.enter(counters, None, now, |_, outstanding| {
+            let result = charge(&unknown.beside(counters, outstanding))?;
+            Some(Charged { result, is_refused: false, granted: None, refunded: nothing })
+        });
+        charged.map(|charged| charged.result)
     }
 
     /// Some check was refused: recalls what others than `except` hold. Returns whether they hold

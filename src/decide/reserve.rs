@@ -3,8 +3,9 @@
 //!
 //! The owner of a key decides whether an amount fits beside what is used and what is reserved, of
 //! all limits of a descriptor under one lock. A request with several descriptors reserves of each
-//! at its owner, at once, under one id; if any refuses, the others are released. Nothing is charged
-//! by a reservation, so nothing has to be given back when it ends by itself.
+//! at its owner, at once, under one id; if any refuses, or the caller goes meanwhile, the others are
+//! released. Nothing is charged by a reservation, so nothing has to be given back when it ends by
+//! itself.
 //!
 //! ```text
 //! reserve ─▶ owner of each descriptor ─┬─ all admit ──▶ id
@@ -37,6 +38,7 @@ use tidegate_limiter::descriptor::Descriptor;
 use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::engine::reservation::{REMEMBERED, TTL_MAX};
 use tidegate_limiter::policy::{Durability, Mode, Scope};
+use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::{
     self, Applied, AwaitsCopy, Counter, KeyHash, LocalActor, Made, ReservationId, Reserved,
     Settled, Settlement, Verdicts,
@@ -45,7 +47,8 @@ use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_rules::stats::RuleStats;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::blocked_by_hand::refusals;
 use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
@@ -54,7 +57,7 @@ use super::fallback;
 use super::limits::Limits;
 use super::outcome::NoVerdict;
 use super::owner_search::{OwnerSearch, Target};
-use super::plan::{PlannedCheck, Planner, Plans};
+use super::plan::{PlannedCheck, Planner, Plans, descriptor_hash};
 use super::region_limits::Shares;
 
 /// The time to live of a reservation that names none.
@@ -71,6 +74,10 @@ const COPIED_AGAIN: Duration = Duration::from_secs(1);
 /// The pauses before a call whose connection broke, or that found no owner, is sent again.
 const AGAIN_MIN: Duration = Duration::from_millis(2);
 const AGAIN_MAX: Duration = Duration::from_millis(128);
+/// How long a node that leaves waits at most until owners have what it gives back.
+const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(2);
+/// The limit of a counter beside which only a reservation is looked for.
+const NO_LIMIT: u32 = u32::MAX;
 
 /// Reserves, and commits, as listeners see it.
 pub trait Reserve: Decide {
@@ -78,7 +85,8 @@ pub trait Reserve: Decide {
     /// answers, the rule's `on_unavailable` does.
     fn reserve(&self, request: ReserveRequest<'_>) -> impl Future<Output = Reservation> + Send;
 
-    /// Ends a reservation, and counts what it cost. The same again changes nothing.
+    /// Ends a reservation, and counts what it cost, in the limits that apply now. The same again
+    /// changes nothing.
     ///
     /// # Errors
     ///
@@ -131,8 +139,10 @@ pub struct CommitRequest<'a> {
 /// What became of a commit.
 #[derive(Clone, Debug)]
 pub struct Committed {
-    /// Reported, if any descriptor was; repeated, if all were.
-    pub settled: Settled,
+    /// Reported, if any descriptor was; repeated, if all were. `None` if no limit applies to any,
+    /// or none does any more: nothing was counted, and what was reserved of rules that are still
+    /// there is free again.
+    pub settled: Option<Settled>,
     /// What is left.
     pub response: CheckResponse,
 }
@@ -167,6 +177,24 @@ struct Decision {
     awaits_copy: Option<AwaitsCopy>,
 }
 
+/// What the owners said to the parts of a request to reserve. What it has reserved is given back
+/// when this is dropped: a limit has refused it, or its caller has gone.
+#[derive(Debug)]
+struct Asking {
+    decider: Decider,
+    parts: Vec<Option<Part>>,
+    /// Of each part.
+    answers: Vec<Option<Answered>>,
+    /// Nobody has the id before the request is admitted.
+    is_new: bool,
+    ttl: Span,
+    /// A node that leaves waits for it.
+    _giving_back: TaskTrackerToken,
+}
+
+/// What an owner answered, and where that comes from.
+type Answered = Result<(Answer, VerdictSource), NoVerdict>;
+
 /// One descriptor's part of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
@@ -190,43 +218,26 @@ impl Reserve for Decider {
             let check = limited(plan.as_ref()).filter(|check| refusals(check, now).is_none())?;
             Some(self.part(check, *id, ask(check)))
         };
-        let parts: Vec<Option<Part>> = plans.iter().zip(&ids).map(part).collect();
-        let answers = join_all(parts.iter().map(async |part| match part {
-            Some(part) => Some(self.ask_owner(part, self.patience(&part.limits)).await),
-            None => None,
-        }));
-        let answers = answers.await;
+        let parts = plans.iter().zip(&ids).map(part).collect();
+        let asked = self.ask_each(parts, is_new, ttl).await;
         let mut shortest = ttl;
-        let mut held: Vec<Part> = Vec::new();
-        let statuses = plans.iter().zip(&parts).zip(&answers).map(|((plan, part), answer)| {
-            if let Some(check) = plan
-                && let Some(verdicts) = refusals(check, now)
-            {
-                return status(check, verdicts, VerdictSource::Blocked);
-            }
-            let (Some(check), Some(answer)) = (plan, answer) else {
+        let statuses = plans.iter().enumerate().map(|(at, plan)| {
+            let Some(check) = limited(plan.as_ref()) else {
                 return no_limit(plan.as_ref());
             };
-            let (verdicts, source, made) =
-                if let Ok((Answer::Reserved(Reserved { verdicts, ttl, made }), source)) = answer {
-                    if is_within(verdicts) {
-                        shortest = shortest.min(*ttl);
-                    }
-                    (verdicts.clone(), *source, *made)
-                } else {
-                    let (verdicts, source) = self.reserve_without_owner(check, now);
-                    (verdicts, source, None)
-                };
-            // A new one also if it is unconfirmed, or was answered too late. Of one that was there
-            // before only what this request has changed.
-            held.extend(part.as_ref().and_then(|part| match made {
-                _ if is_new && (is_within(&verdicts) || source == VerdictSource::Fallback) => {
-                    Some(part.released(REMEMBERED))
-                }
-                Some(made) if !is_new => Some(Part { asked: Asked::Undo(made), ..part.clone() }),
-                _ => None,
-            }));
-            status(check, verdicts, source)
+            if let Some(verdicts) = refusals(check, now) {
+                return status(check, verdicts, VerdictSource::Blocked);
+            }
+            let answer = asked.answers.get(at).and_then(Option::as_ref);
+            let Some(Ok((Answer::Reserved(Reserved { verdicts, ttl, .. }), source))) = answer
+            else {
+                let (verdicts, source) = self.reserve_without_owner(check, now);
+                return status(check, verdicts, source);
+            };
+            if is_within(verdicts) {
+                shortest = shortest.min(*ttl);
+            }
+            status(check, verdicts.clone(), *source)
         });
         let response = CheckResponse::new(statuses.collect(), false);
         let counters = &self.shared.counters.reservations;
@@ -238,26 +249,38 @@ impl Reserve for Decider {
         }
         if response.allowed {
             counters.reserved.fetch_add(1, Ordering::Relaxed);
+            asked.is_kept();
             return Reservation { response, id: Some(id), ttl: shortest };
         }
         counters.refused.fetch_add(1, Ordering::Relaxed);
-        self.give_back_later(held, ttl);
         Reservation { response, id: None, ttl: Span::ZERO }
     }
 
     async fn commit(&self, request: CommitRequest<'_>) -> Result<Committed, Uncommitted> {
         let CommitRequest { domain, descriptors, id, cost } = request;
-        let (plans, _) = self.plan_reservation(domain, descriptors, cost);
+        let (mut plans, _) = self.plan_reservation(domain, descriptors, cost);
+        let mut has_limits = false;
+        for (plan, descriptor) in plans.iter_mut().zip(descriptors) {
+            let Some(check) = plan else { continue };
+            has_limits |= check.has_limits();
+            if !check.has_limits() && id.is_some() {
+                self.find_reservation(check, domain, descriptor);
+            }
+        }
         // The name of a report is of no use after it.
         let remembered = if id.is_some() { REMEMBERED } else { COMMIT_PATIENCE.into() };
         let id = id.unwrap_or_else(|| self.next_reservation());
-        let ask = |check: &PlannedCheck| Asked::Commit { cost: check.hits, remembered };
         let ids = ids_of_each(&plans, id);
-        let asked = plans.iter().zip(&ids).map(async |(plan, id)| match limited(plan.as_ref()) {
-            Some(check) => {
-                Some(self.ask_until(&self.part(check, *id, ask(check)), COMMIT_PATIENCE).await)
+        let asked = plans.iter().zip(&ids).map(async |(plan, id)| {
+            let check = limited(plan.as_ref())?;
+            let part = self.part(check, *id, Asked::Commit { cost: check.hits, remembered });
+            if is_without_limit(check) {
+                // What cannot be released now ends by itself.
+                let _ =
+                    self.ask_owner(&part.released(Span::ZERO), self.patience(&part.limits)).await;
+                return None;
             }
-            None => None,
+            Some(self.ask_until(&part, COMMIT_PATIENCE).await)
         });
         let answers = join_all(asked);
         let (mut settled, mut costs) = (None, false);
@@ -281,13 +304,14 @@ impl Reserve for Decider {
             costs |= check.hits.charge() > 0;
             statuses.push(Status { allowed: true, ..status(check, verdicts, source) });
         }
-        let settled = settled.unwrap_or(Settled::Reported);
+        let settled = has_limits.then(|| settled.unwrap_or(Settled::Reported));
         let counters = &self.shared.counters.reservations;
         let counter = match settled {
-            Settled::Committed if !costs => &counters.released,
-            Settled::Committed => &counters.committed,
-            Settled::Again => &counters.repeated,
-            Settled::Reported => &counters.reported,
+            Some(Settled::Committed) if !costs => &counters.released,
+            Some(Settled::Committed) => &counters.committed,
+            Some(Settled::Again) => &counters.repeated,
+            Some(Settled::Reported) => &counters.reported,
+            None => &counters.unlimited,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         Ok(Committed { settled, response: CheckResponse { allowed: true, statuses } })
@@ -329,6 +353,28 @@ impl Decider {
         (plans, node.clock.now())
     }
 
+    /// The rule of a descriptor had limits when something was reserved of it, and has none any more:
+    /// the key of the reservation is the same beside any limit.
+    fn find_reservation(
+        &self,
+        check: &mut PlannedCheck,
+        domain: &str,
+        descriptor: &Descriptor<'_>,
+    ) {
+        let Shared { node, rules, .. } = &*self.shared;
+        let book = rules.book.load();
+        let Some(found) = book.find(domain, &descriptor.entries) else { return };
+        let mut hash = descriptor_hash(&node.hasher, domain, &descriptor.entries, &found);
+        if let Some(intervention) = node.interventions.find(hash) {
+            hash = intervention.counts_as();
+        }
+        let Ok(quota) = Quota::simple(Algorithm::FixedWindow, NO_LIMIT, Span::from_secs(1)) else {
+            return;
+        };
+        let key = hash.counter(&quota, check.rule.mode, check.rule.scope);
+        check.counters = smallvec::smallvec![Counter { key, quota }];
+    }
+
     fn part(&self, check: &PlannedCheck, id: ReservationId, asked: Asked) -> Part {
         let mut limits = check.limits();
         if check.rule.mode == Mode::Eventual {
@@ -358,15 +404,63 @@ impl Decider {
         (verdicts, VerdictSource::Fallback)
     }
 
+    /// Asks the owner of each part. That goes on when the caller goes: what an owner reserves, and
+    /// how much of it was there before, is known from its answer alone.
+    async fn ask_each(&self, parts: Vec<Option<Part>>, is_new: bool, ttl: Span) -> Asking {
+        let asking = |parts| Asking {
+            decider: self.clone(),
+            parts,
+            answers: Vec::new(),
+            is_new,
+            ttl,
+            _giving_back: self.shared.giving_back.token(),
+        };
+        let mut asked = asking(parts);
+        let asked = async move {
+            let Asking { decider, parts, .. } = &asked;
+            let answers = join_all(parts.iter().map(async |part| match part {
+                Some(part) => Some(decider.ask_owner(part, decider.patience(&part.limits)).await),
+                None => None,
+            }));
+            let answers = answers.await;
+            asked.answers = answers;
+            asked
+        };
+        match &self.shared.runtime {
+            None => asked.await,
+            // What it returns is dropped, and given back, if nobody waits for it any more.
+            Some(runtime) => runtime.spawn(asked).await.unwrap_or_else(|_| asking(Vec::new())),
+        }
+    }
+
+    /// Runs what gives something back in the background. A node that leaves waits for it.
+    pub(super) fn give_back_in_background(
+        &self,
+        giving: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let Shared { giving_back, runtime, .. } = &*self.shared;
+        if let Some(runtime) = runtime {
+            giving_back.spawn_on(giving, runtime);
+        }
+    }
+
+    /// Waits until what requests have reserved in vain is given back, as their node leaves; for
+    /// [`GIVE_BACK_TIMEOUT`] at most.
+    pub async fn have_given_back(&self) {
+        let giving_back = &self.shared.giving_back;
+        giving_back.close();
+        // Of an owner that cannot be reached it stays reserved until its time is over.
+        let _ = timeout(GIVE_BACK_TIMEOUT, giving_back.wait()).await;
+    }
+
     /// Gives back, in the background, what was reserved of a request that another limit refused: by
     /// commits without a cost, or undone. When `ttl` is over it has ended by itself.
     fn give_back_later(&self, parts: Vec<Part>, ttl: Span) {
-        let Ok(runtime) = Handle::try_current() else { return };
         if parts.is_empty() {
             return;
         }
         let decider = self.clone();
-        runtime.spawn(async move {
+        self.give_back_in_background(async move {
             let waiting = decider.shared.releases_waiting.clone().try_acquire_owned();
             let patience = waiting.as_ref().map_or(Span::ZERO, |_| ttl.min(TTL_MAX));
             let deadline = Instant::now() + patience.to_std();
@@ -581,7 +675,10 @@ impl Decider {
             }
             Asked::Commit { cost, remembered } => {
                 let commit = store::Commit { key: *key, cost, remembered };
-                let settlement = node.store.commit_if(counters, &commit, me, now, owns)?;
+                let settlement = self.charge_beside_grants(limits, now, |outstanding| {
+                    let store = &node.store;
+                    store.commit_beside_grants_if(counters, &commit, me, outstanding, now, owns)
+                })?;
                 self.settled(limits, settlement)
             }
             Asked::Undo(made) => {
@@ -726,6 +823,40 @@ impl Decider {
     }
 }
 
+// === impl Asking ===
+
+impl Asking {
+    /// The request is admitted, and its caller there.
+    fn is_kept(mut self) {
+        self.parts.clear();
+    }
+
+    /// What has to be given back. Of a new one also what is unconfirmed, or was answered too late;
+    /// of one that was there before only what this request has changed.
+    fn reserved(&self) -> Vec<Part> {
+        let reserved = |(part, answer): (&Option<Part>, &Option<Answered>)| {
+            let (part, answer) = (part.as_ref()?, answer.as_ref()?);
+            let reserved = match answer {
+                Ok((Answer::Reserved(reserved), _)) => Some(reserved),
+                _ => None,
+            };
+            if self.is_new {
+                let is_refused = reserved.is_some_and(|it| !is_within(&it.verdicts));
+                return (!is_refused).then(|| part.released(REMEMBERED));
+            }
+            let made = reserved?.made?;
+            Some(Part { asked: Asked::Undo(made), ..part.clone() })
+        };
+        self.parts.iter().zip(&self.answers).filter_map(reserved).collect()
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.decider.give_back_later(self.reserved(), self.ttl);
+    }
+}
+
 // === impl Part ===
 
 impl Part {
@@ -797,6 +928,11 @@ fn of_both(one: Settled, other: Settled) -> Settled {
         (Settled::Again, Settled::Again) => Settled::Again,
         _ => Settled::Committed,
     }
+}
+
+/// Its counter is only the place of what was reserved of its rule when that had limits.
+fn is_without_limit(check: &PlannedCheck) -> bool {
+    check.rule.limits.is_empty()
 }
 
 fn limited(plan: Option<&PlannedCheck>) -> Option<&PlannedCheck> {

@@ -259,6 +259,7 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     if !serving.is_finished() {
         let _ = serving.await;
     }
+    core.decider.have_given_back().await;
     stop_node.cancel();
     while tasks.join_next().await.is_some() {}
     tracing::info!("stopped");

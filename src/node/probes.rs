@@ -224,6 +224,7 @@ fn decisions(core: &Core, readings: &mut Readings) {
         ("released", read(&reservations.released)),
         ("repeated", read(&reservations.repeated)),
         ("reported", read(&reservations.reported)),
+        ("unlimited", read(&reservations.unlimited)),
     ];
     readings.add_each(names::RESERVATIONS, "outcome", outcomes);
     let (hits, held) = core.decider.granted_hits();

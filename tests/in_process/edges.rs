@@ -231,7 +231,7 @@ async fn an_edge_reserves_at_cores_that_it_does_not_follow() {
         assert!(id.is_some(), "{value}");
         let commit = CommitRequest { domain, descriptors, id, cost: 10 };
         let committed = decider.commit(commit).await.expect("an owner confirms it");
-        assert_eq!(committed.settled, Settled::Committed, "{value}");
+        assert_eq!(committed.settled, Some(Settled::Committed), "{value}");
         assert_eq!(admitted(&[&edges[0], &cores[0]], "strict", &value, 30).await, 20);
     }
 }

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use tidegate::config::Config;
@@ -60,7 +60,8 @@ impl Alone {
     async fn commit(&self, of: &[(&str, &str)], id: Option<ReservationId>, cost: u64) -> Settled {
         let descriptors = &descriptors(of);
         let request = CommitRequest { domain: "test", descriptors, id, cost };
-        self.core.decider.commit(request).await.expect("this node owns everything").settled
+        let committed = self.core.decider.commit(request).await.expect("it owns everything");
+        committed.settled.expect("a limit applies")
     }
 
     async fn left(&self, key: &str, value: &str) -> u32 {
@@ -159,6 +160,97 @@ async fn a_refused_request_with_an_id_reserves_no_more_than_was_reserved_before(
     comes(760).await;
 }
 
+/// As after a reload that has `unlimited: true` for a moment, or no rule.
+#[tokio::test]
+async fn a_commit_where_no_limit_applies_counts_nothing_says_so_and_ends_its_reservation() {
+    let node = Alone::start().await;
+    let commit = async |of: &[(&str, &str)], id, cost| {
+        let descriptors = &descriptors(of);
+        let request = CommitRequest { domain: "test", descriptors, id: Some(id), cost };
+        let committed = node.core.decider.commit(request).await.expect("it owns everything");
+        (committed.settled, committed.response.statuses[0].verdicts.len())
+    };
+    let rules = node.core.book.load_full();
+    let put = |yaml: &str| node.core.book.store(book(yaml).load_full());
+    let twice = [("tenant", "a"), ("tenant", "a")];
+    let id = node.reserve(&twice, 100, None).await.expect("there is room");
+    let other = node.reserve(&[("tenant", "b")], 100, None).await.expect("there is room");
+    put("
+domain: test
+descriptors:
+  - {key: tenant, rate_limit: {unlimited: true}}
+  - {key: model, rate_limit: {window: 2s, requests_per_unit: 200}}
+");
+    assert_eq!(commit(&twice, id, 70).await, (None, 0));
+    assert_eq!(commit(&[("tenant", "c")], ReservationId(7), 70).await, (None, 0));
+    // Of two descriptors the other one says what became of it.
+    let mixed = commit(&[("tenant", "c"), ("model", "m")], ReservationId(8), 70).await;
+    assert_eq!(mixed, (Some(Settled::Reported), 0));
+    put("
+domain: test
+descriptors:
+  - {key: model, rate_limit: {window: 2s, requests_per_unit: 200}}
+");
+    assert_eq!(commit(&[("tenant", "b")], other, 70).await, (None, 0));
+    node.core.book.store(rules);
+    assert_eq!(node.left("tenant", "a").await, 1_000, "it is not reserved any more");
+    assert_eq!(commit(&twice, id, 70).await, (Some(Settled::Again), 1));
+    assert_eq!(node.left("tenant", "b").await, 900, "without a rule nothing is known of it");
+    assert_eq!(commit(&[("tenant", "c")], ReservationId(7), 70).await.0, Some(Settled::Reported));
+    let unlimited = &node.core.decider.counters().reservations.unlimited;
+    assert_eq!(unlimited.load(Ordering::Relaxed), 3);
+}
+
+/// As a client does that closes its connection, or whose deadline passes, while owners are asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_whose_caller_goes_gives_back_what_it_reserved() {
+    let nodes = cluster(&[("n1", "eu"), ("n2", "eu")], RULES, |_| {}).await;
+    let decider = &nodes[0].core.decider;
+    let left = async |value: &str| {
+        use tidegate::decide::Decide;
+        let descriptors = &descriptors(&[("tenant", value)]);
+        let peek = CheckRequest { domain: "test", descriptors, hits: Hits::PEEK, for_envoy: false };
+        let answer = decider.decide(peek).await;
+        answer.statuses[0].verdicts[0].remaining
+    };
+    // Of so many tenants some are owned by the other node.
+    for tenant in 0..16 {
+        let (one, other) = (format!("a{tenant}"), format!("b{tenant}"));
+        let of = descriptors(&[("tenant", one.as_str()), ("tenant", other.as_str())]);
+        let reserve = |amount, id| {
+            let (domain, descriptors, ttl) = ("test", &of, None);
+            decider.reserve(ReserveRequest { domain, descriptors, amount, ttl, id })
+        };
+        let goes = async |amount, id| {
+            let mut reserving = pin!(reserve(amount, id));
+            let _ = reserving.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        };
+        let are_left = async |free: u32| {
+            // What a node that leaves waits for.
+            let began = Instant::now();
+            decider.have_given_back().await;
+            if began.elapsed() < Duration::from_secs(2) {
+                assert_eq!((left(&one).await, left(&other).await), (free, free), "{tenant}");
+            }
+            let is_left = async || match (left(&one).await, left(&other).await) {
+                both if both == (free, free) => Ok(()),
+                both => Err(format!("{both:?} are left of {tenant}")),
+            };
+            until("it is given back", Duration::from_secs(10), is_left).await;
+        };
+        goes(400, None).await;
+        are_left(1_000).await;
+        // One that was there before keeps what it kept free.
+        let id = reserve(100, None).await.id.expect("there is room");
+        goes(400, Some(id)).await;
+        are_left(900).await;
+        let request = CommitRequest { domain: "test", descriptors: &of, id: Some(id), cost: 60 };
+        let committed = decider.commit(request).await.expect("both owners are there");
+        assert_eq!(committed.settled, Some(Settled::Committed));
+        are_left(940).await;
+    }
+}
+
 #[tokio::test]
 async fn a_commit_is_a_release_if_it_costs_nothing_of_any_limit() {
     let node = Alone::start().await;
@@ -173,7 +265,8 @@ async fn a_commit_is_a_release_if_it_costs_nothing_of_any_limit() {
         let id = node.core.decider.reserve(request).await.id;
         assert!(id.is_some());
         let request = CommitRequest { domain, descriptors, id, cost };
-        node.core.decider.commit(request).await.expect("this node owns everything").settled
+        let committed = node.core.decider.commit(request).await.expect("it owns everything");
+        committed.settled.expect("a limit applies")
     };
     // One of the second, whatever the first costs.
     of[1].hits = Some(Hits::ONE);

@@ -42,6 +42,8 @@ descriptors:
   - key: eventual
     mode: eventual
     rate_limit: {window: 7d, requests_per_unit: 1000}
+  - key: vip
+    rate_limit: {unlimited: true}
 ";
 /// The node that owns the keys that are asked about, and is killed.
 const VICTIM: &str = "n3";
@@ -283,6 +285,15 @@ async fn a_gateway_of_kuadrant_reserves_commits_and_reports() {
     let committed: CommitResponse = client.call("Commit", commit("none", 1)).await.unwrap();
     assert!(!committed.reservation_released);
 
+    let descriptors = vec![descriptor("vip", "k")];
+    let unlimited = ReserveRequest { descriptors: descriptors.clone(), ..reserve(1_000_000) };
+    let reserved: ReserveResponse = client.call("Reserve", unlimited).await.unwrap();
+    assert_eq!(reserved.code(), Code::Ok);
+    let unlimited = CommitRequest { descriptors, ..commit(&reserved.reservation_id, 1) };
+    let committed: CommitResponse = client.call("Commit", unlimited).await.unwrap();
+    assert!(!committed.reservation_released, "no limit counts it");
+    assert_eq!(node.commit(&[("vip", "k")], &reserved.reservation_id, 1).await, "UNLIMITED");
+
     let nameless = ReserveRequest { domain: String::new(), ..reserve(1) };
     let unknown: ReserveResponse = client.call("Reserve", nameless).await.unwrap();
     assert_eq!(unknown.code(), Code::Unknown);
@@ -330,6 +341,8 @@ async fn a_redis_client_reserves_commits_and_releases() {
     assert_eq!((released[2].as_str(), released[6].as_str()), ("COMMITTED", ":850"));
     let reported = ask(stream, "TG.COMMIT llm tenant r COST 50", 9).await;
     assert_eq!((reported[2].as_str(), reported[6].as_str()), ("REPORTED", ":800"));
+    let unlimited = ask(stream, &format!("TG.COMMIT llm vip r COST 50 ID {id}"), 9).await;
+    assert_eq!(unlimited[2..5], ["UNLIMITED", "*5", ":0"]);
     let error = ask(stream, "TG.RESERVE llm tenant r", 1).await;
     assert!(error[0].starts_with("-ERR"), "{error:?}");
 }

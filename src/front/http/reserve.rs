@@ -21,6 +21,7 @@
 //! | `COMMITTED` | the reservation was live; its cost was counted in its place |
 //! | `REPEATED` | it was committed before; nothing was counted |
 //! | `REPORTED` | the id is unknown, or its reservation has ended: the cost was counted |
+//! | `UNLIMITED` | no limit applies, or none does any more: nothing was counted |
 //!
 //! A reservation that is to last longer is reserved again, with its `reservationId`.
 
@@ -157,9 +158,10 @@ async fn answer_commit<D: Reserve, P>(
         None => return Ok(undecided()),
     };
     let outcome = match committed.settled {
-        Settled::Committed => "COMMITTED",
-        Settled::Again => "REPEATED",
-        Settled::Reported => "REPORTED",
+        Some(Settled::Committed) => "COMMITTED",
+        Some(Settled::Again) => "REPEATED",
+        Some(Settled::Reported) => "REPORTED",
+        None => "UNLIMITED",
     };
     let statuses = statuses(&committed.response);
     let body = serde_json::json!({ "outcome": outcome, "statuses": statuses });

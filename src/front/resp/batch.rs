@@ -260,9 +260,10 @@ impl<'a, D: Throttle + Reserve> Batch<'a, '_, D> {
             Ok(committed) => {
                 self.replies.array(2);
                 self.replies.bulk(match committed.settled {
-                    Settled::Committed => b"COMMITTED",
-                    Settled::Again => b"REPEATED",
-                    Settled::Reported => b"REPORTED",
+                    Some(Settled::Committed) => b"COMMITTED",
+                    Some(Settled::Again) => b"REPEATED",
+                    Some(Settled::Reported) => b"REPORTED",
+                    None => b"UNLIMITED",
                 });
                 self.numbers(&committed.response);
             }

@@ -8,7 +8,7 @@
 //! | `CheckRateLimit` | whether one hit would pass; counts nothing |
 //! | `Report` | counts `hits_addend` hits (0 means 1), also beyond the limit |
 //! | `Reserve` | keeps `amount` free for `ttl`; `OVER_LIMIT` if it does not fit |
-//! | `Commit` | counts `actual_amount`; `reservation_released` if the reservation was live |
+//! | `Commit` | counts `actual_amount`; `reservation_released` if it was live and is limited |
 //!
 //! As in Limitador, an empty domain is answered `UNKNOWN`, and a commit is never refused. Unlike
 //! there, a commit that is sent again counts once, and an amount is not cut to a part of the limit.
@@ -149,7 +149,7 @@ impl<D: Reserve> RlsService<D> {
         let (domain, cost) = (&message.domain, actual_amount);
         let request = decide::CommitRequest { domain, descriptors: &descriptors, id, cost };
         let committed = self.committed(request, timeout).await?;
-        let reservation_released = committed.settled == Settled::Committed;
+        let reservation_released = committed.settled == Some(Settled::Committed);
         Ok(CommitResponse { reservation_released })
     }
 

@@ -184,7 +184,7 @@ impl Reservations {
         let is_first = commits.iter().all(|commit| commit.settled.is_none());
         let commit = &mut commits[attempt];
         commit.ended_ms = Some(self.time.millis());
-        commit.settled = committed.map(|it| it.settled);
+        commit.settled = committed.and_then(|it| it.settled);
         self.log.event(format_args!(
             "reservation {number} of {amount}: commit {attempt} of {cost:?} is {:?}",
             commit.settled

@@ -26,6 +26,9 @@
 //! passed later, and a burst has just begun. At that instant both forms give the same verdict. A
 //! ring ends at such an instant too.
 //!
+//! **Costs of work that was done** count whatever is left. One that exceeds what is left of a key
+//! without a ring begins it with the hits before it, so that its own have their tick.
+//!
 //! # Example
 //!
 //! 100 a minute: a tick is 1.92 ms. 25 hits pass at 12:00:50, and 75 more within a second. The next
@@ -40,7 +43,8 @@
 //! the limit in most cases, are placed by an estimate, as all are with two counts; a window later
 //! there are none.
 //!
-//! A ring has an entry of 4 bytes for each hit, or each tick of a large limit, and at most 1,024;
+//! A ring has an entry of 4 bytes for each hit, or each tick of a large limit, and at most 1,024:
+//! of more, which only costs beyond the limit are, the oldest are dropped, as in a log;
 //! [`FineKeys`] bounds how many rings there are. A ring is known to one process: copies for other
 //! nodes and for disks are the two counts ([`State::copy`](super::State::copy)), because a ring
 //! changes with each hit and is worth nothing a window later.
@@ -82,9 +86,11 @@ pub struct FineWindow {
 
 impl FineWindow {
     /// `None` where a ring is of no use, has no room, or would give another verdict than `counts`.
+    /// It is of use if they are near the limit together with the hits that are `about_to_pass`.
     pub(super) fn begin(
         counts: TwoCounts,
         quota: &Quota,
+        about_to_pass: u64,
         now: Timestamp,
         keys: &Arc<FineKeys>,
     ) -> Option<Self> {
@@ -96,8 +102,9 @@ impl FineWindow {
         let at = now.max(begins);
         let (used, limit) = (counts.used(quota, at), u64::from(quota.limit()));
         // Over the limit, the counts have an answer; a ring of that many hits would have no bound.
-        let is_near = used.saturating_mul(u64::from(NEAR_DIVISOR)) >= limit;
-        if used == 0 || used > limit || !is_near {
+        let soon = used.saturating_add(about_to_pass);
+        let is_near = soon.saturating_mul(u64::from(NEAR_DIVISOR)) >= limit;
+        if soon == 0 || used > limit || !is_near {
             return None;
         }
         let place = keys.take()?;
@@ -116,12 +123,16 @@ impl FineWindow {
         can_have_ring(quota) && self.ring.tick_ns() == tick_ns(quota)
     }
 
-    /// Counts hits that were allowed, or takes a refund; returns whether the ring is still of use.
+    /// Counts hits that were allowed or are the cost of work that was done, or takes a refund;
+    /// returns whether the ring is still of use.
     #[must_use]
     pub(super) fn count(&mut self, quota: &Quota, hits: Hits, now: Timestamp) -> bool {
         let (at, window) = (self.ring.effective(now), quota.window());
         self.counts = self.counts.counted(quota, hits, now);
-        self.ring.count(hits, window, at);
+        // More than any limit with a ring close it for as long.
+        let most = Hits::new(hits.get().min(i64::from(LIMIT_MAX)));
+        self.ring.count(most, window, at);
+        self.ring.bound(u64::from(quota.limit()));
         self.resize();
         let both = u64::from(self.counts.prev) + u64::from(self.counts.cur);
         // Where both forms agree, no verdict changes with the form.

@@ -35,10 +35,9 @@
 
 use super::delta::ActorId;
 use super::eventual::{decide_eventual, preview_eventual};
-use super::sliding_window_log;
 use super::state::State;
 use super::verdict::Verdict;
-use super::{decide, preview};
+use super::{decide, preview, sliding_window_counter, sliding_window_log};
 use crate::quota::{Algorithm, DRAIN_MAX, Quota, QuotaParts};
 use crate::units::{Hits, Span, Timestamp};
 
@@ -104,7 +103,7 @@ impl From<Reservation> for State {
 pub fn charge_in_full(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
     if quota.algorithm() == Algorithm::SlidingWindowLog {
         sliding_window_log::charge_in_full(state, quota, hits, now);
-    } else {
+    } else if !sliding_window_counter::charge_ring_in_full(state, quota, hits, now) {
         let endless = endless(quota);
         let room = preview(state, &endless, Hits::PEEK, now).remaining;
         decide(state, &endless, at_most(hits, room), now);

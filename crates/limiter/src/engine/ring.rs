@@ -23,6 +23,9 @@ use crate::units::{Hits, Span, Timestamp};
 
 /// Entries for hits that are taken to have passed evenly.
 const STEPS: u64 = 16;
+/// Most entries: one for each hit of a small limit, one for each tick and 65,535 hits of a large
+/// one. Only an overrun would have more.
+const ENTRIES_MAX: usize = 1_024;
 
 /// The hits of the last window, oldest first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -125,6 +128,22 @@ impl Ring {
         }
         self.take_back(hits.refund());
         self.push(self.tick_at(at), hits.charge());
+    }
+
+    /// Drops the oldest hits of too many entries, while the newer ones alone fill `limit`: as long
+    /// as one of those counts, so do all that are newer, and nothing is admitted either way.
+    pub(super) fn bound(&mut self, limit: u64) {
+        if self.entries.len() <= ENTRIES_MAX {
+            return;
+        }
+        while self.entries.len() > ENTRIES_MAX
+            && let Some(oldest) = self.entries.front()
+            && u64::from(self.live) >= limit + u64::from(oldest.hits)
+        {
+            self.live -= u32::from(oldest.hits);
+            self.entries.pop_front();
+        }
+        self.entries.shrink_to(ENTRIES_MAX);
     }
 
     /// Adds hits of which it is only known that they passed after tick `from` and up to tick `to`,

@@ -75,6 +75,23 @@ pub(super) fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestam
     verdict
 }
 
+/// Counts `hits` whatever is left, if the counter has a ring; returns whether it has.
+pub(super) fn charge_ring_in_full(
+    state: &mut State,
+    quota: &Quota,
+    hits: Hits,
+    now: Timestamp,
+) -> bool {
+    let State::FineWindow(fine) = state else { return false };
+    if !fine.fits(quota) {
+        return false;
+    }
+    if !fine.count(quota, hits, now) {
+        *state = state.copy();
+    }
+    true
+}
+
 /// Returns the verdict that [`decide`] would give, without counting.
 pub(super) fn preview(state: &State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
     match state {
@@ -94,9 +111,38 @@ pub(super) fn expires_at(index: u32, quota: &Quota) -> Timestamp {
 impl State {
     /// Begins a ring if the counts are near the limit, and if `keys` has room.
     pub fn refine(&mut self, quota: &Quota, now: Timestamp, keys: &Arc<FineKeys>) {
-        if let Self::SlidingCounter { index, prev, cur } = *self
-            && let Some(fine) = FineWindow::begin(TwoCounts { index, prev, cur }, quota, now, keys)
-        {
+        if let Self::SlidingCounter { index, prev, cur } = *self {
+            self.begin_ring(TwoCounts { index, prev, cur }, (quota, 0), now, keys);
+        }
+    }
+
+    /// Begins a ring for a cost that exceeds what is left, before it is counted; afterwards its
+    /// counts would be beyond the limit, and have none. Any other begins one as a check does.
+    pub fn refine_for_cost(
+        &mut self,
+        quota: &Quota,
+        cost: Hits,
+        now: Timestamp,
+        keys: &Arc<FineKeys>,
+    ) {
+        let counts = match *self {
+            Self::Absent => TwoCounts::none(windows::index_at(now, quota)),
+            Self::SlidingCounter { index, prev, cur } => TwoCounts { index, prev, cur },
+            _ => return,
+        };
+        if !super::preview(self, quota, cost, now).allowed {
+            self.begin_ring(counts, (quota, cost.charge()), now, keys);
+        }
+    }
+
+    fn begin_ring(
+        &mut self,
+        counts: TwoCounts,
+        (quota, about_to_pass): (&Quota, u64),
+        now: Timestamp,
+        keys: &Arc<FineKeys>,
+    ) {
+        if let Some(fine) = FineWindow::begin(counts, quota, about_to_pass, now, keys) {
             *self = Self::FineWindow(Box::new(fine));
         }
     }

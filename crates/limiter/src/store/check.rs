@@ -414,6 +414,9 @@ impl Shard {
         params: CheckParams,
     ) -> Option<Verdict> {
         let Counter { key, quota } = counter;
+        if params.in_full {
+            self.refine_for_cost(counter, params);
+        }
         let (slot, queues) = self.live_mut(*key, params.now)?;
         let verdict = params.decide(&mut slot.state, quota);
         if params.me.is_none() {
@@ -434,9 +437,21 @@ impl Shard {
         }
     }
 
+    /// The same for a cost that exceeds what is left of the counter.
+    #[cold]
+    fn refine_for_cost(&mut self, counter: &Counter, params: CheckParams) {
+        let Some(keys) = self.fine_keys.clone().filter(|_| params.refines) else { return };
+        if let Some((slot, _)) = self.live_mut(counter.key, params.now) {
+            slot.state.refine_for_cost(&counter.quota, params.hits, params.now, &keys);
+        }
+    }
+
     /// Charges a counter that has no slot. A slot is created only if there is something to store.
     fn charge_new(&mut self, counter: &Counter, params: CheckParams) -> Verdict {
         let mut state = State::Absent;
+        if let Some(keys) = self.fine_keys.as_ref().filter(|_| params.in_full && params.refines) {
+            state.refine_for_cost(&counter.quota, params.hits, params.now, keys);
+        }
         let verdict = params.decide(&mut state, &counter.quota);
         let expires = match params.me {
             None => params.expiry(&state, &counter.quota),

@@ -69,9 +69,16 @@ impl CheckParams {
         Self { me: Some(me), refines: false, ..Self::strict(hits, now) }
     }
 
-    /// The cost of work that was done.
-    pub(super) fn in_full(hits: Hits, now: Timestamp, me: Option<LocalActor>) -> Self {
-        Self { me, refines: false, in_full: true, ..Self::strict(hits, now) }
+    /// The cost of work that was done. A ring begins as for a check of as many hits, unless granted
+    /// hits `are_outstanding`.
+    pub(super) fn in_full(
+        hits: Hits,
+        now: Timestamp,
+        me: Option<LocalActor>,
+        are_outstanding: bool,
+    ) -> Self {
+        let refines = me.is_none() && !are_outstanding;
+        Self { me, refines, in_full: true, ..Self::strict(hits, now) }
     }
 
     /// The same check of a strict counter at `now` that other keys share: it neither takes what is

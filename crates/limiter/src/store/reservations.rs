@@ -25,6 +25,7 @@ use super::overflow::{Overflow, refusal};
 use super::shard::Shard;
 use super::sharded::Store;
 use super::slot::Slot;
+use crate::engine::grant::Outstanding;
 use crate::engine::reservation::TTL_MAX;
 use crate::engine::{Reservation, Retry, State, Verdict};
 use crate::units::{Hits, Span, Timestamp};
@@ -113,7 +114,8 @@ impl Store {
     ///
     /// The same reservation again is admitted again, and lasts `ttl` from now on if that is longer.
     /// A larger amount has to fit, otherwise the reservation stays as it is; a smaller one changes
-    /// nothing. One that is settled is refused, and one that has ended is a new one.
+    /// nothing. One that is settled is refused until its id is forgotten, and one that has ended is
+    /// a new one.
     pub fn reserve_if(
         &self,
         counters: &[Counter],
@@ -136,15 +138,24 @@ impl Store {
         now: Timestamp,
         owns: impl FnOnce() -> bool,
     ) -> Option<Settlement> {
+        self.commit_beside_grants_if(counters, commit, me, &[], now, owns)
+    }
+
+    /// The same while granted hits are `outstanding`, one per counter (an empty list: none are). A
+    /// counter of which some are gets no fine window: it is not known when they pass.
+    pub fn commit_beside_grants_if(
+        &self,
+        counters: &[Counter],
+        commit: &Commit,
+        me: Option<LocalActor>,
+        outstanding: &[Outstanding],
+        now: Timestamp,
+        owns: impl FnOnce() -> bool,
+    ) -> Option<Settlement> {
         let mut shard = self.lock_for(commit.key);
-        owns().then(|| {
-            shard.settle(
-                counters,
-                commit,
-                CheckParams::in_full(commit.cost, now, me),
-                &self.overflow,
-            )
-        })
+        let are_outstanding = outstanding.iter().any(|it| it.hits > 0);
+        let params = CheckParams::in_full(commit.cost, now, me, are_outstanding);
+        owns().then(|| shard.settle(counters, commit, params, &self.overflow))
     }
 }
 
@@ -231,8 +242,16 @@ impl Shard {
         let shortest = counters.iter().map(|counter| counter.quota.window()).min();
         let ttl = ttl.min(TTL_MAX).min(shortest.unwrap_or(TTL_MAX));
         let before = self.reservation(key, now);
-        if before.is_some_and(|before| before.is_settled) {
-            let verdicts = counters.iter().map(|counter| refusal(&counter.quota)).collect();
+        let hits = Hits::new(i64::from(amount));
+        if let Some(settled) = before.filter(|before| before.is_settled) {
+            let forgotten = settled.expires_at().since(now);
+            let verdicts = self.peek(counters, params(hits), overflow);
+            let peeks = self.peek(counters, params(Hits::PEEK), overflow);
+            let refused = |(verdict, peek): (Verdict, Verdict)| Verdict {
+                remaining: peek.remaining,
+                ..refused_for(verdict, forgotten)
+            };
+            let verdicts = verdicts.into_iter().zip(peeks).map(refused).collect();
             return Reserved { verdicts, ttl: Span::ZERO, made: None };
         }
         let live = before.filter(|before| before.reserved(now) > 0);
@@ -246,8 +265,12 @@ impl Shard {
             return Reserved { verdicts, ttl: until.since(now), made: None };
         }
         let mut made = None;
-        let params = params(Hits::new(i64::from(more)));
-        let mut verdicts = self.peek(counters, params, overflow);
+        let params = params(hits);
+        // What it keeps free already is a part of the amount.
+        let mut verdicts = match live {
+            Some(_) => self.peek_without(key, counters, params, overflow),
+            None => self.peek(counters, params, overflow),
+        };
         if !verdicts.iter().all(|verdict| verdict.allowed) {
             if let Some(reservations) = &mut self.reservations {
                 reservations.has_refused(Beside::of_reservation(key));
@@ -284,6 +307,25 @@ impl Shard {
         params.reserved = counters.first().map_or(0, |it| self.reserved(it, params.now));
         let placement = self.place_new(counters, params, overflow);
         counters.iter().map(|counter| self.preview(counter, params, &placement)).collect()
+    }
+
+    /// The same if the reservation `key` kept nothing free.
+    fn peek_without(
+        &mut self,
+        key: KeyHash,
+        counters: &[Counter],
+        params: CheckParams,
+        overflow: &Overflow,
+    ) -> Verdicts {
+        let beside = Beside::of_reservation(key);
+        let have_refused = self.reservations.as_mut().is_some_and(|it| it.take_refused(beside));
+        self.forget_reservation(key);
+        let verdicts = self.peek(counters, params, overflow);
+        self.note_reservation(key);
+        if have_refused {
+            self.may_have_refused(key);
+        }
+        verdicts
     }
 
     fn settle(
@@ -370,4 +412,14 @@ impl Shard {
         }
         true
     }
+}
+
+/// The verdict on an amount that is refused for `span` whatever is left.
+fn refused_for(verdict: Verdict, span: Span) -> Verdict {
+    let retry = match verdict.retry {
+        Retry::Now => Retry::After(span),
+        Retry::After(longer) => Retry::After(longer.max(span)),
+        Retry::Never => Retry::Never,
+    };
+    Verdict { allowed: false, retry, reset: verdict.reset.max(span), ..verdict }
 }

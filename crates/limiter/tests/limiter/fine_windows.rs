@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate_limiter::engine::fine_window::NEAR_DIVISOR;
-use tidegate_limiter::engine::grant::Terms;
+use tidegate_limiter::engine::grant::{Outstanding, Terms};
+use tidegate_limiter::engine::reservation::REMEMBERED;
 use tidegate_limiter::engine::{FineKeys, Retry, State, Verdict, decide};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::{
-    Ask, Counter, KeyHash, MergeOutcome, OnFull, Options, Store, StoredCounter,
+    Ask, Commit, Counter, KeyHash, MergeOutcome, OnFull, Options, ReservationId, Reserve, Settled,
+    Store, StoredCounter,
 };
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 
@@ -93,6 +95,139 @@ proptest! {
                 prop_assert!(sum(&admitted, now, longest) + hits_now > u64::from(limit));
             }
             next = requests.next().map(|(part, wait)| (hits(part), wait));
+        }
+    }
+}
+
+fn reserve(store: &Store, counter: Counter, id: u128, amount: u32, now: Timestamp) -> bool {
+    let key = KeyHash::of_reservation(&[counter], ReservationId(id));
+    let reserve = Reserve { key, amount, ttl: MINUTE };
+    let reserved = store.reserve_if(&[counter], &reserve, None, now, || true).expect("owned");
+    reserved.verdicts[0].allowed
+}
+
+fn commit(store: &Store, counter: Counter, id: u128, cost: i64, now: Timestamp) -> Settled {
+    let key = KeyHash::of_reservation(&[counter], ReservationId(id));
+    let commit = Commit { key, cost: Hits::new(cost), remembered: REMEMBERED };
+    store.commit_if(&[counter], &commit, None, now, || true).expect("owned").settled
+}
+
+/// Late in a window most of the limit is reserved and committed; two counts would take it to have
+/// passed evenly.
+#[test]
+fn commits_near_the_limit_pass_no_more_than_it_in_any_stretch_of_a_window() {
+    for before in [0, 12] {
+        let (store, counter) = (store(1), counter(1, 60));
+        let is_admitted = |hits, millis| request(&store, counter, hits, at(millis)).allowed;
+        assert!(before == 0 || is_admitted(before, 57_000));
+        assert!(reserve(&store, counter, 1, 40, at(57_000)));
+        assert_eq!(commit(&store, counter, 1, 40, at(57_000)), Settled::Committed);
+        assert_eq!(store.stats().fine_keys, 1);
+        let mut admitted = before + 40;
+        // All of them within a window of the commit.
+        for n in 0..590 {
+            admitted += if is_admitted(4, 57_100 + n * 100) { 4 } else { 0 };
+        }
+        assert_eq!(admitted, 60, "{before} before");
+        assert!(is_admitted(4, 117_002));
+    }
+}
+
+#[test]
+fn an_overrun_begins_a_ring_and_leaves_when_its_tick_does() {
+    let overruns = [1_500, 100_000_000, i64::from(u32::MAX)];
+    for (limit, overrun) in [10, 1_000, 1_000_000].into_iter().zip(overruns) {
+        let (store, counter) = (store(1), counter(1, limit));
+        assert_eq!(commit(&store, counter, 1, overrun, at(57_000)), Settled::Reported);
+        assert_eq!(store.stats().fine_keys, 1);
+        let denied = request(&store, counter, 1, at(58_000));
+        let Retry::After(wait) = denied.retry else { panic!("{denied:?}") };
+        let first = at(57_000).plus(MINUTE).since(at(58_000));
+        assert!(first <= wait && wait.as_nanos() <= first.as_nanos() + 60_000_000, "{wait}");
+        assert!(request(&store, counter, i64::from(limit), at(58_000).plus(wait)).allowed);
+    }
+}
+
+#[test]
+fn a_ring_of_overruns_is_bounded() {
+    for limit in [1_000, 1_000_000] {
+        let (store, counter) = (store(1), counter(1, limit));
+        let empty = store.stats().bytes;
+        for n in 0..20_000 {
+            let cost = if n % 100 == 0 { 3_000_000 } else { 1 };
+            commit(&store, counter, 1 + u128::from(n), cost, at(3 * n));
+        }
+        // The ids of the last two minutes are reservations.
+        assert_eq!(store.stats().fine_keys, 1);
+        let ids = self::store(1);
+        for n in 0..20_000 {
+            commit(&ids, counter, 1 + u128::from(n), 0, at(3 * n));
+        }
+        assert!(store.stats().bytes - empty < ids.stats().bytes + 7_168 + 4_400);
+    }
+}
+
+#[test]
+fn a_commit_beside_granted_hits_begins_no_ring() {
+    let (store, counter) = (store(1), counter(1, 100));
+    let of = &[counter];
+    let commit = |id, outstanding: &[Outstanding]| {
+        let key = KeyHash::of_reservation(of, ReservationId(id));
+        let commit = Commit { key, cost: Hits::new(30), remembered: REMEMBERED };
+        store.commit_beside_grants_if(of, &commit, None, outstanding, at(0), || true);
+        store.stats().fine_keys
+    };
+    assert_eq!(commit(1, &[Outstanding { hits: 1, until: at(1) }]), 0);
+    assert_eq!(commit(2, &[Outstanding { hits: 0, until: at(1) }]), 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..Default::default() })]
+
+    /// As [`a_fine_window_errs_by_less_than_a_tick`], with commits and reports among the checks:
+    /// what they cost is part of the log, and nothing is admitted that does not fit beside it.
+    #[test]
+    fn costs_of_work_are_in_the_fine_window_as_checks_are(
+        limit in prop_oneof![5..40_u32, 900..1_100_u32, Just(100_000)],
+        first in prop_oneof![3..6_u64, 30..120_u64],
+        requests in prop::collection::vec((0..3_u8, 1..12_u64, 0..4_000_u64), 1..150),
+    ) {
+        let (store, counter) = (store(1), counter(1, limit));
+        let ticks = if limit <= 1_000 { 31_250 } else { 1_000 };
+        let longest = Span::from_nanos(MINUTE.as_nanos() + MINUTE.as_nanos() / ticks);
+        let mut passed: Vec<(Timestamp, u64)> = Vec::new();
+        let mut now = START.plus(Span::from_millis(17_000));
+        let hits = |part: u64| (u64::from(limit) * part / 40).max(1);
+        let sum = |passed: &[(Timestamp, u64)], now: Timestamp, span| {
+            let counts = |(at, _): &&(Timestamp, u64)| now.since(*at) < span;
+            passed.iter().filter(counts).map(|(_, hits)| hits).sum::<u64>()
+        };
+        // What brings it near its limit, or beyond, is a report.
+        let first = u64::from(limit) * first / 15 + 1;
+        let requests = requests.into_iter().map(|(op, part, wait)| (op, hits(part), wait));
+        for (id, (op, hits, wait)) in (1..).zip([(2, first, 0)].into_iter().chain(requests)) {
+            now = now.plus(Span::from_nanos(wait * 1_000_000 + wait));
+            let amount = u32::try_from(hits).expect("small");
+            let is_allowed = match op {
+                0 => request(&store, counter, hits.cast_signed(), now).allowed,
+                1 => reserve(&store, counter, id, amount, now),
+                _ => false,
+            };
+            if op == 1 && is_allowed {
+                let committed = commit(&store, counter, id, hits.cast_signed(), now);
+                prop_assert_eq!(committed, Settled::Committed);
+            }
+            if is_allowed {
+                passed.push((now, hits));
+                prop_assert!(sum(&passed, now, MINUTE) <= u64::from(limit));
+            } else if op == 2 && (id == 1 || id % 5 == 0) {
+                let reported = commit(&store, counter, id, hits.cast_signed(), now);
+                prop_assert_eq!(reported, Settled::Reported);
+                passed.push((now, hits));
+            } else if op < 2 {
+                prop_assert!(sum(&passed, now, longest) + hits > u64::from(limit));
+            }
+            prop_assert_eq!(store.stats().fine_keys, 1);
         }
     }
 }

@@ -20,6 +20,11 @@ fn empty_store() -> Store {
     Store::new(Options { keys_max: 1_000, on_full: OnFull::Refuse, shards: Some(1) })
 }
 
+/// A store whose sliding window counters have fine windows near their limits.
+fn fine_store() -> Store {
+    empty_store().with_fine_keys(100)
+}
+
 fn counters(limits: &[(Algorithm, u32, Span)]) -> Vec<Counter> {
     let descriptor = KeyHasher::new([1; 16]).descriptor("d", &[Entry { key: "k", value: "v" }]);
     let counter = |&(algorithm, limit, window): &(Algorithm, u32, Span)| {
@@ -167,6 +172,45 @@ fn the_same_reservation_again_is_one_and_lasts_longer() {
     commit(&store, &of, 1, 0, seconds(110));
     assert!(!is_reserved(&reserve(&store, &of, 1, 6, seconds(110))), "it is settled");
     assert_eq!(left(&store, &of, seconds(110)), 10);
+}
+
+#[test]
+fn an_id_that_is_settled_is_refused_until_it_is_forgotten() {
+    let (store, of) = (empty_store(), a_minute(100));
+    assert!(is_reserved(&reserve(&store, &of, 1, 40, NOW)));
+    assert_eq!(commit(&store, &of, 1, 30, NOW).settled, Settled::Committed);
+    let refused = reserve(&store, &of, 1, 40, seconds(10));
+    // A minute after the end of its life of a minute.
+    assert_eq!(refused.verdicts[0].retry, Retry::After(Span::from_secs(110)));
+    assert!(!is_reserved(&reserve(&store, &of, 1, 40, seconds(119))));
+    assert!(is_reserved(&reserve(&store, &of, 1, 40, seconds(120))));
+    commit(&store, &of, 2, 0, NOW);
+    assert_eq!(reserve(&store, &of, 2, 101, NOW).verdicts[0].retry, Retry::Never);
+}
+
+/// What it keeps free itself is no obstacle, and its end frees nothing for it.
+#[test]
+fn an_extension_that_is_refused_tells_when_it_fits() {
+    let (store, of) =
+        (empty_store(), counters(&[(Algorithm::FixedWindow, 40, Span::from_secs(3_600))]));
+    assert!(is_reserved(&reserve(&store, &of, 1, 35, NOW)));
+    let refused = reserve(&store, &of, 1, 45, seconds(1));
+    let Verdict { retry, remaining, .. } = refused.verdicts[0];
+    assert_eq!((retry, remaining), (Retry::Never, 5));
+    assert!(is_reserved(&reserve(&store, &of, 2, 5, seconds(2))));
+    let refused = reserve(&store, &of, 1, 38, seconds(3));
+    assert_eq!(refused.verdicts[0].retry, Retry::After(Span::from_secs(59)), "the other ends");
+    // The refusal is remembered elsewhere, and ends with the reservation.
+    assert!(!store.check(&of, Hits::ONE, seconds(3))[0].allowed);
+    assert_eq!(commit(&store, &of, 2, 1, seconds(3)).settled, Settled::Committed);
+    let grown = reserve(&store, &of, 1, 38, seconds(3));
+    assert!(is_reserved(&grown));
+    assert_eq!((grown.verdicts[0].remaining, left(&store, &of, seconds(3))), (1, 1));
+    let (store, of) = (empty_store(), a_minute(10));
+    assert!(is_reserved(&reserve(&store, &of, 1, 5, NOW)));
+    assert!(!store.check(&of, Hits::new(6), NOW)[0].allowed);
+    assert!(is_reserved(&reserve(&store, &of, 1, 10, NOW)));
+    assert!(commit(&store, &of, 1, 1, NOW).frees, "a check was refused before it grew");
 }
 
 #[test]
@@ -346,6 +390,23 @@ fn what_is_reserved_is_not_kept_free_of_a_descriptor_that_is_begun_anew() {
     }
 }
 
+/// Its id is of the counters before, of which the new ones know nothing.
+#[test]
+fn a_commit_that_is_repeated_after_a_reset_counts_in_the_new_counters_once() {
+    let descriptor = KeyHasher::new([1; 16]).descriptor("d", &[Entry { key: "k", value: "v" }]);
+    let (store, before) = (empty_store(), a_minute(100));
+    assert!(is_reserved(&reserve(&store, &before, 1, 60, NOW)));
+    assert_eq!(commit(&store, &before, 1, 50, NOW).settled, Settled::Committed);
+    let anew = Interventions::default().begin_anew(descriptor, NOW).counts_as();
+    let quota = before[0].quota;
+    let after = vec![Counter { key: anew.counter(&quota, Mode::Strict, Scope::Region), quota }];
+    assert_eq!(left(&store, &after, NOW), 100);
+    for settled in [Settled::Reported, Settled::Again, Settled::Again] {
+        assert_eq!(commit(&store, &after, 1, 50, seconds(1)).settled, settled);
+        assert_eq!(left(&store, &after, seconds(1)), 50);
+    }
+}
+
 #[test]
 fn what_a_refused_request_reserved_is_undone_unless_it_was_changed_since() {
     let (store, of) = (empty_store(), a_minute(100));
@@ -487,10 +548,12 @@ proptest! {
     fn what_is_reserved_is_there_when_it_is_committed(
         algorithm in prop::sample::select(Algorithm::ALL.to_vec()),
         limit in 1..40_u32,
+        is_fine in any::<bool>(),
         ops in prop::collection::vec(op(), 1..80),
     ) {
         let of = counters(&[(algorithm, limit, Span::from_secs(20))]);
-        let (store, plain) = (empty_store(), empty_store());
+        let of_each = || if is_fine { fine_store() } else { empty_store() };
+        let (store, plain) = (of_each(), of_each());
         let (mut now, mut live, mut next) = (NOW, Vec::<Live>::new(), 0_u128);
         for op in ops {
             live.retain(|it| it.until > now);
