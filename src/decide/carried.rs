@@ -29,6 +29,7 @@ use tidegate_cluster::backoff::exponential;
 use tidegate_cluster::mesh::codec::CARRIED_CHECKS;
 use tidegate_cluster::mesh::wire::{COMBINED_VERDICTS_MAX, Call, CarriedCall, Reply};
 use tidegate_cluster::mesh::{CallError, Mesh, Peer, StreamClass, running};
+use tidegate_cluster::ownership::{OwnerTerm, Standing};
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::{Behavior, Verdict};
 use tidegate_limiter::policy::{Durability, Mode, Scope};
@@ -405,6 +406,8 @@ impl Decider {
                 Target::Here => {
                     let owns = || node.ownership.decides(rule.scope, key.token);
                     let now = node.clock.now();
+                    let counters = std::slice::from_ref(&check.counter);
+                    let owner_term = self.owner_term(counters, rule.scope);
                     let Some(verdict) = node.store.check_carried_if(check, now, owns) else {
                         search.not_owned_here();
                         continue;
@@ -412,9 +415,9 @@ impl Decider {
                     self.announce_carried(check, rule.scope);
                     self.recall_if_refused(rule, key, &verdict, now);
                     let verdicts: Verdicts = smallvec::smallvec![verdict];
-                    let counters = std::slice::from_ref(&check.counter);
+                    let decided = (counters, rule.scope, owner_term);
                     let is_confirmed = !self.needs_replica(rule.durability, check.hits, &verdicts)
-                        || self.is_confirmed(counters, check.hits, search.left()).await;
+                        || self.is_confirmed(decided, check.hits, search.left()).await;
                     let decided = (verdicts, VerdictSource::Local);
                     return is_confirmed.then_some(decided).ok_or(NoVerdict::Unconfirmed);
                 }
@@ -528,31 +531,37 @@ impl Decider {
         let now = node.clock.now();
         let mut verdicts: SmallVec<[Option<Verdict>; 1]> = SmallVec::new();
         let mut awaiting: SmallVec<[Counter; 1]> = SmallVec::new();
+        let mut owner_terms: SmallVec<[Option<OwnerTerm>; 1]> = SmallVec::new();
         let (mut served, mut again) = (0, 0);
         for (at, check) in call.checks.iter().enumerate() {
             let key = check.counter.key;
             let owns = || node.ownership.decides(call.scope, key.token);
+            let owner_term = (call.durability == Durability::Replicated)
+                .then(|| node.ownership.owner_term(call.scope, key.token))
+                .flatten();
             let decide = || {
                 let verdict = node.store.check_carried_if(check, now, owns)?;
                 self.announce_carried(check, call.scope);
                 if call.is_leased && !verdict.allowed {
                     self.recall(key, None, now);
                 }
-                Some(smallvec::smallvec![verdict])
+                Some((smallvec::smallvec![verdict], owner_term))
             };
-            let decided = match dedup_cache.once(sender, call.id.wrapping_add(at as u64), decide) {
-                Some(Once::First(verdicts)) => {
-                    served += 1;
-                    verdicts
-                }
-                Some(Once::Again(verdicts)) => {
-                    again += 1;
-                    verdicts
-                }
-                None => Verdicts::new(),
-            };
+            let (decided, owner_term) =
+                match dedup_cache.once(sender, call.id.wrapping_add(at as u64), decide) {
+                    Some(Once::First(decided)) => {
+                        served += 1;
+                        decided
+                    }
+                    Some(Once::Again(decided)) => {
+                        again += 1;
+                        decided
+                    }
+                    None => (Verdicts::new(), None),
+                };
             if self.needs_replica(call.durability, check.hits, &decided) && !decided.is_empty() {
                 awaiting.push(check.counter);
+                owner_terms.push(owner_term);
             }
             verdicts.push(decided.first().copied());
         }
@@ -569,10 +578,16 @@ impl Decider {
         }
         let reply = Reply::Carried { verdicts, is_confirmed: true };
         let (decider, deadline) = (self.clone(), self.deadline(call.scope));
+        let call_scope = call.scope;
         let copied = (!awaiting.is_empty()).then(|| {
             let confirmed = reply.clone();
             async move {
-                let is_confirmed = decider.is_confirmed(&awaiting, Hits::ONE, deadline).await;
+                let decides = |(counter, term): (&Counter, &Option<OwnerTerm>)| {
+                    let counters = std::slice::from_ref(counter);
+                    decider.standing(counters, call_scope, *term) == Standing::Decides
+                };
+                let is_confirmed = decider.is_copied(&awaiting, Hits::ONE, deadline).await
+                    && awaiting.iter().zip(&owner_terms).all(decides);
                 match confirmed {
                     Reply::Carried { verdicts, .. } => Reply::Carried { verdicts, is_confirmed },
                     other => other,

@@ -223,13 +223,28 @@ impl Decider {
         hits: Hits,
         deadline: Duration,
     ) -> bool {
-        let Some(peers) = &self.shared.peers else { return true };
-        let keys: SmallVec<[KeyHash; 1]> = counters.iter().map(|counter| counter.key).collect();
-        let is_copied = peers.replicator.confirm(&keys, hits, deadline).await;
-        is_copied && self.standing(counters, scope, owner_term) == Standing::Decides
+        self.is_copied(counters, hits, deadline).await
+            && self.standing(counters, scope, owner_term) == Standing::Decides
     }
 
-    fn standing(&self, counters: &[Counter], scope: Scope, term: Option<OwnerTerm>) -> Standing {
+    /// Whether a replica has stored the present counts within `deadline`.
+    pub(super) async fn is_copied(
+        &self,
+        counters: &[Counter],
+        hits: Hits,
+        deadline: Duration,
+    ) -> bool {
+        let Some(peers) = &self.shared.peers else { return true };
+        let keys: SmallVec<[KeyHash; 1]> = counters.iter().map(|counter| counter.key).collect();
+        peers.replicator.confirm(&keys, hits, deadline).await
+    }
+
+    pub(super) fn standing(
+        &self,
+        counters: &[Counter],
+        scope: Scope,
+        term: Option<OwnerTerm>,
+    ) -> Standing {
         let token = counters.first().map(|counter| counter.key.token);
         let of = |(token, term)| self.shared.node.ownership.standing(scope, token, term);
         token.zip(term).map_or(Standing::Lost, of)

@@ -249,7 +249,7 @@ impl Reserve for Decider {
         }
         if response.allowed {
             counters.reserved.fetch_add(1, Ordering::Relaxed);
-            asked.is_kept();
+            asked.keep();
             return Reservation { response, id: Some(id), ttl: shortest };
         }
         counters.refused.fetch_add(1, Ordering::Relaxed);
@@ -734,7 +734,7 @@ impl Decider {
         let awaits_copy = decision.awaits_copy.take();
         Some(async move {
             let (Some(applied), Ok(runtime)) = (applied, Handle::try_current()) else {
-                let is_copied = decider.is_copied(&part, patience).await;
+                let is_copied = decider.is_part_copied(&part, patience).await;
                 return is_copied && decider.standing_of(&part, owner_term) == Standing::Decides;
             };
             let (confirm, is_confirmed) = oneshot::channel();
@@ -772,7 +772,7 @@ impl Decider {
             let is_copied = tokio::select! {
                 biased;
                 () = self.stops_deciding(part, owner_term) => false,
-                is_copied = self.is_copied(part, patience) => is_copied,
+                is_copied = self.is_part_copied(part, patience) => is_copied,
             };
             let standing = self.standing_of(part, owner_term);
             if standing == Standing::Lost {
@@ -813,7 +813,7 @@ impl Decider {
         self.shared.node.ownership.standing(part.limits.scope, part.key.token, owner_term)
     }
 
-    async fn is_copied(&self, part: &Part, patience: Duration) -> bool {
+    async fn is_part_copied(&self, part: &Part, patience: Duration) -> bool {
         let Some(peers) = &self.shared.peers else { return true };
         let counters = part.limits.counters.iter();
         let owned = counters.map(|counter| counter.key).filter(|key| key.is_owned());
@@ -827,7 +827,7 @@ impl Decider {
 
 impl Asking {
     /// The request is admitted, and its caller there.
-    fn is_kept(mut self) {
+    fn keep(mut self) {
         self.parts.clear();
     }
 

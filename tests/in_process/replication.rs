@@ -236,7 +236,7 @@ async fn a_commit_outlasts_a_lease_and_not_the_loss_of_its_key() {
             decider.commit(commit()).await.map_err(|error| format!("{error:?}"))
         });
         let settled = again.await.0.settled;
-        assert_eq!(settled, if is_lost { Settled::Committed } else { Settled::Again });
+        assert_eq!(settled, Some(if is_lost { Settled::Committed } else { Settled::Again }));
         assert_eq!((used_at(&a, value), used_at(&b, value)), (Some(30), Some(30)));
     }
 }

@@ -18,9 +18,9 @@ use super::sharded::Store;
 
 #[derive(Debug, Default)]
 pub(super) struct Unconfirmed {
-    /// How many commits of a key wait.
-    keys: Mutex<HashMap<KeyHash, usize>>,
-    /// The number of keys, for those who look for one among none.
+    /// One key for each commit that waits, by their token.
+    keys: Mutex<HashMap<u64, Vec<KeyHash>>>,
+    /// The number of tokens, for those who look for one among none.
     count: AtomicUsize,
 }
 
@@ -39,7 +39,7 @@ impl Store {
         let unconfirmed = Arc::clone(&self.unconfirmed);
         {
             let mut keys = unconfirmed.keys.lock();
-            *keys.entry(key).or_default() += 1;
+            keys.entry(key.token).or_default().push(key);
             unconfirmed.count.store(keys.len(), Ordering::Release);
         }
         AwaitsCopy { unconfirmed, key }
@@ -47,26 +47,35 @@ impl Store {
 
     /// Whether a commit of a descriptor with this token waits for a replica.
     pub fn has_unconfirmed(&self, token: u64) -> bool {
-        self.unconfirmed.count.load(Ordering::Acquire) > 0
-            && self.unconfirmed.keys.lock().keys().any(|key| key.token == token)
+        self.unconfirmed.has_any() && self.unconfirmed.keys.lock().contains_key(&token)
     }
 
     /// Whether a commit with this key waits for a replica.
     pub fn is_unconfirmed(&self, key: KeyHash) -> bool {
-        self.unconfirmed.count.load(Ordering::Acquire) > 0
-            && self.unconfirmed.keys.lock().contains_key(&key)
+        let is_among = |keys: &Vec<KeyHash>| keys.contains(&key);
+        self.unconfirmed.has_any()
+            && self.unconfirmed.keys.lock().get(&key.token).is_some_and(is_among)
+    }
+}
+
+impl Unconfirmed {
+    fn has_any(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
     }
 }
 
 impl Drop for AwaitsCopy {
     fn drop(&mut self) {
-        let mut keys = self.unconfirmed.keys.lock();
-        if let Some(count) = keys.get_mut(&self.key) {
-            *count -= 1;
-            if *count == 0 {
-                keys.remove(&self.key);
+        let Self { unconfirmed, key } = self;
+        let mut keys = unconfirmed.keys.lock();
+        if let Some(of_token) = keys.get_mut(&key.token) {
+            if let Some(at) = of_token.iter().position(|other| other == key) {
+                of_token.swap_remove(at);
+            }
+            if of_token.is_empty() {
+                keys.remove(&key.token);
             }
         }
-        self.unconfirmed.count.store(keys.len(), Ordering::Release);
+        unconfirmed.count.store(keys.len(), Ordering::Release);
     }
 }
