@@ -207,7 +207,7 @@ async fn a_commit_outlasts_a_lease_and_not_the_loss_of_its_key() {
     let used_at = |node: &Node, value: &str| held(node, "durable", value).map(|it| used(&it));
     for (value, is_lost) in values.iter().zip([false, true]) {
         let entries = vec![Entry { key: "durable", value }];
-        let descriptors = &[Descriptor { entries: entries.into(), hits: None, limit: None }];
+        let descriptors = &[Descriptor { entries, hits: None, limit: None }];
         let (domain, amount) = ("test", 40);
         let request = ReserveRequest { domain, descriptors, amount, ttl: None, id: None };
         let id = decider.reserve(request).await.id;
