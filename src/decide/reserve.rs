@@ -3,9 +3,9 @@
 //!
 //! The owner of a key decides whether an amount fits beside what is used and what is reserved, of
 //! all limits of a descriptor under one lock. A request with several descriptors reserves of each
-//! at its owner, at once, under one id; if any refuses, or the caller goes meanwhile, the others are
-//! released. Nothing is charged by a reservation, so nothing has to be given back when it ends by
-//! itself.
+//! at its owner, at once, under one id; if any refuses, or the caller goes meanwhile, the others
+//! are released. Nothing is charged by a reservation, so nothing has to be given back when it ends
+//! by itself.
 //!
 //! ```text
 //! reserve ─▶ owner of each descriptor ─┬─ all admit ──▶ id
@@ -353,8 +353,8 @@ impl Decider {
         (plans, node.clock.now())
     }
 
-    /// The rule of a descriptor had limits when something was reserved of it, and has none any more:
-    /// the key of the reservation is the same beside any limit.
+    /// The rule of a descriptor may have had limits when something was reserved of it, and has none
+    /// any more: the key of the reservation is the same beside any limit.
     fn find_reservation(
         &self,
         check: &mut PlannedCheck,

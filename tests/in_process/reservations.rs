@@ -213,6 +213,7 @@ async fn a_request_whose_caller_goes_gives_back_what_it_reserved() {
         let answer = decider.decide(peek).await;
         answer.statuses[0].verdicts[0].remaining
     };
+    let mut gone = 0;
     // Of so many tenants some are owned by the other node.
     for tenant in 0..16 {
         let (one, other) = (format!("a{tenant}"), format!("b{tenant}"));
@@ -223,7 +224,7 @@ async fn a_request_whose_caller_goes_gives_back_what_it_reserved() {
         };
         let goes = async |amount, id| {
             let mut reserving = pin!(reserve(amount, id));
-            let _ = reserving.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            reserving.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
         };
         let are_left = async |free: u32| {
             // What a node that leaves waits for.
@@ -234,17 +235,24 @@ async fn a_request_whose_caller_goes_gives_back_what_it_reserved() {
             };
             until("it is given back", Duration::from_secs(10), is_left).await;
         };
-        goes(400, None).await;
+        // Owned here, it may be admitted at once: then the caller has its answer.
+        if !goes(400, None).await {
+            continue;
+        }
         are_left(1_000).await;
         // One that was there before keeps what it kept free.
         let id = reserve(100, None).await.id.expect("there is room");
-        goes(400, Some(id)).await;
+        if !goes(400, Some(id)).await {
+            continue;
+        }
         are_left(900).await;
         let request = CommitRequest { domain: "test", descriptors: &of, id: Some(id), cost: 60 };
         let committed = decider.commit(request).await.expect("both owners are there");
         assert_eq!(committed.settled, Some(Settled::Committed));
         are_left(940).await;
+        gone += 1;
     }
+    assert!(gone > 0, "every request was answered at once");
 }
 
 #[tokio::test]

@@ -130,7 +130,7 @@ impl State {
             Self::SlidingCounter { index, prev, cur } => TwoCounts { index, prev, cur },
             _ => return,
         };
-        if !super::preview(self, quota, cost, now).allowed {
+        if !preview(self, quota, cost, now).allowed {
             self.begin_ring(counts, (quota, cost.charge()), now, keys);
         }
     }
