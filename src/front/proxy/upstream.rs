@@ -187,27 +187,31 @@ impl Upstreams {
         Err(failure)
     }
 
-    /// The servers that may be used: those that were left out and have an attempt now, then the one
-    /// with the fewest requests.
+    /// The servers that may be used: one that was left out and has an attempt now, then the one
+    /// with the fewest requests. Others that an attempt is due of are the last, without one: this
+    /// request may never come to them, and must not keep those of others away meanwhile.
     fn by_load(&self, now: Instant) -> Vec<(&Target, Option<Attempt<'_>>)> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.targets.len().max(1);
         let (before, from) = self.targets.split_at(turn.min(self.targets.len()));
         let all = from.iter().chain(before);
-        let usable = all.clone().filter_map(|target| {
-            let entered = target.health.lock().enter(now);
-            match entered {
-                Use::Usual => Some((target, None)),
-                Use::Attempt => Some((target, Some(Attempt(target)))),
-                Use::LeftOut => None,
+        let (mut attempts, mut usual, mut last) = (Vec::new(), Vec::new(), Vec::new());
+        for target in all.clone() {
+            let mut health = target.health.lock();
+            if !attempts.is_empty() && health.is_due(now) {
+                last.push((target, None));
+                continue;
             }
-        });
-        let mut targets: Vec<_> = usable.collect();
-        if targets.is_empty() {
-            targets = all.map(|target| (target, None)).collect();
+            match health.enter(now) {
+                Use::Usual => usual.push((target, None)),
+                Use::Attempt => attempts.push((target, Some(Attempt(target)))),
+                Use::LeftOut => {}
+            }
         }
-        // An attempt that waited for its turn would keep others from it.
-        targets.sort_by_key(|(target, attempt)| (attempt.is_none(), target.load.get()));
-        targets
+        if attempts.is_empty() && usual.is_empty() {
+            usual = all.map(|target| (target, None)).collect();
+        }
+        usual.sort_by_key(|(target, _)| target.load.get());
+        attempts.into_iter().chain(usual).chain(last).collect()
     }
 
     /// Notes how a request at a server has ended.
@@ -426,6 +430,31 @@ mod tests {
             upstreams.observe(target, Some(&Failure::Broken));
         }
         assert_eq!(chosen(start).iter().filter(|(_, attempt)| attempt.is_none()).count(), 2);
+    }
+
+    #[tokio::test]
+    async fn an_attempt_at_one_server_keeps_no_other_from_its_own() {
+        let url = |port| Upstream::try_from(format!("http://127.0.0.1:{port}")).expect("a server");
+        let config =
+            Proxy { upstream: (1..=3).map(url).collect(), eject_after: 1, ..Proxy::default() };
+        let tls = ServerTls::of(&config).expect("no authorities");
+        let upstreams = Upstreams::new(&config, tls, Arc::default());
+        let [first, second, _] = &upstreams.targets[..] else { panic!("three servers") };
+        for target in [first, second] {
+            upstreams.observe(target, Some(&Failure::Broken));
+        }
+        let over = Instant::now() + EJECTED_FOR;
+        // The request that has this waits for a server that hangs.
+        let hangs = upstreams.by_load(over);
+        let tried = |chosen: &[(&Target, Option<Attempt<'_>>)]| -> Vec<String> {
+            let tried = chosen.iter().filter(|(_, attempt)| attempt.is_some());
+            tried.map(|(target, _)| target.authority.to_string()).collect()
+        };
+        assert_eq!((hangs.len(), tried(&hangs).len()), (3, 1), "all are there, in case");
+        let next = upstreams.by_load(over);
+        assert_eq!((next.len(), tried(&next).len()), (2, 1));
+        assert_ne!(tried(&hangs), tried(&next));
+        assert_eq!(upstreams.by_load(over).len(), 1);
     }
 
     fn permit(upstreams: &Upstreams) -> Arc<OwnedSemaphorePermit> {
