@@ -1,25 +1,32 @@
 //! The bodies of a request and of its response on their way.
 
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::Version;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use parking_lot::Mutex;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep};
 use tower::BoxError;
 
 use super::access_log::Record;
 use super::failure::{Failure, UpstreamStats};
+use super::headers;
 use super::in_flight::InFlight;
 
 /// How far the body of a request has come; read while its response is awaited.
 #[derive(Debug)]
-pub(super) struct Progress(Mutex<State>);
+pub(super) struct Progress {
+    state: Mutex<State>,
+    /// Held until the body, too, has ended: a server may respond before that.
+    _permit: Option<Arc<OwnedSemaphorePermit>>,
+}
 
 #[derive(Debug)]
 struct State {
@@ -29,6 +36,12 @@ struct State {
     waits_for_client: bool,
     /// The whole has passed.
     has_ended: bool,
+    /// The client has broken it off.
+    has_failed: bool,
+    /// When what is left of it is cut off, because its response has ended.
+    cut_at: Option<Instant>,
+    /// Of the task that sends it, while it waits for the client.
+    sender: Option<Waker>,
     /// Taken when the body is polled first: until then nothing was sent, and another server can
     /// have it.
     body: Option<Incoming>,
@@ -39,15 +52,38 @@ struct State {
 pub(super) struct RequestBody {
     body: Option<Incoming>,
     progress: Arc<Progress>,
+    /// The client speaks HTTP/2.
+    is_http2: bool,
     /// Of the whole body.
     size: SizeHint,
     is_empty: bool,
+    /// Runs while more is awaited after the response has ended.
+    cut: Option<Pin<Box<Sleep>>>,
+}
+
+/// What a client sends for a response. When this is dropped, the response has ended, and what is
+/// left of it has some time to pass: a client can read the response and go on with its connection.
+#[derive(Debug)]
+pub(super) struct Upload {
+    progress: Arc<Progress>,
+    /// That time: none where there is no response.
+    grace: Duration,
 }
 
 /// Another server has taken the body.
 #[derive(Debug, thiserror::Error)]
 #[error("the body of the request was sent already")]
 struct Taken;
+
+/// The response has ended, and the body of the request has not in the time after it.
+#[derive(Debug, thiserror::Error)]
+#[error("the response has ended before the body of the request")]
+struct Outlived;
+
+/// A stream of HTTP/2 was reset before its last frame.
+#[derive(Debug, thiserror::Error)]
+#[error("the stream was reset")]
+struct Reset;
 
 /// The response stays without a byte for too long.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +102,7 @@ pub(super) enum ResponseBody {
 pub(super) struct ServerBody {
     first: Poll<Option<Frame<Bytes>>>,
     rest: Incoming,
+    is_http2: bool,
 }
 
 /// The body of a response of the application.
@@ -76,6 +113,10 @@ pub(super) struct PassedBody {
     /// Runs while the next part is awaited.
     idle: Option<Pin<Box<Sleep>>>,
     is_waiting: bool,
+    /// The last byte has come.
+    has_ended: bool,
+    /// How the response broke off; told after what has passed was sent.
+    error: Option<BoxError>,
     in_flight: InFlight,
     /// Written to the access log when the body ends.
     record: Option<Box<Record>>,
@@ -83,53 +124,107 @@ pub(super) struct PassedBody {
 }
 
 impl Progress {
-    pub(super) fn of(body: Incoming) -> (Arc<Self>, RequestBody) {
+    /// `version` is that of the client. Holds the permit until the body is done with.
+    pub(super) fn of(
+        body: Incoming,
+        version: Version,
+        permit: &Arc<OwnedSemaphorePermit>,
+    ) -> (Arc<Self>, RequestBody) {
         let (size, is_empty) = (body.size_hint(), body.is_end_stream());
-        let state = State::new(is_empty, Some(body));
-        let progress = Arc::new(Self(Mutex::new(state)));
-        let body = RequestBody { body: None, progress: Arc::clone(&progress), size, is_empty };
-        (progress, body)
+        let is_http2 = version == Version::HTTP_2;
+        let state = Mutex::new(State::new(is_empty, Some(body)));
+        let progress = Arc::new(Self { state, _permit: Some(Arc::clone(permit)) });
+        let shared = Arc::clone(&progress);
+        let (body, cut) = (None, None);
+        (progress, RequestBody { body, progress: shared, is_http2, size, is_empty, cut })
     }
 
     pub(super) fn last(&self) -> Instant {
-        self.0.lock().last
+        self.state.lock().last
     }
 
     pub(super) fn waits_for_client(&self) -> bool {
-        self.0.lock().waits_for_client
+        self.state.lock().waits_for_client
     }
 
     /// When the last part passed, if the whole has.
     pub(super) fn ended(&self) -> Option<Instant> {
-        let state = self.0.lock();
+        let state = self.state.lock();
         state.has_ended.then_some(state.last)
     }
 
     /// Whether no server has begun to take the body.
     pub(super) fn is_untouched(&self) -> bool {
-        self.0.lock().body.is_some()
+        self.state.lock().body.is_some()
+    }
+
+    /// Whether the client has broken it off.
+    pub(super) fn has_failed(&self) -> bool {
+        self.state.lock().has_failed
+    }
+
+    /// Cuts off what has not passed `after` this time.
+    fn cut(&self, after: Duration) {
+        let mut state = self.state.lock();
+        state.cut_at = Some(Instant::now() + after);
+        let sender = state.sender.take();
+        drop(state);
+        if let Some(sender) = sender {
+            sender.wake();
+        }
     }
 }
 
 impl State {
     fn new(has_ended: bool, body: Option<Incoming>) -> Self {
-        Self { last: Instant::now(), waits_for_client: false, has_ended, body }
+        Self {
+            last: Instant::now(),
+            waits_for_client: false,
+            has_ended,
+            has_failed: false,
+            cut_at: None,
+            sender: None,
+            body,
+        }
+    }
+}
+
+impl Upload {
+    pub(super) fn of(progress: &Arc<Progress>) -> Self {
+        Self { progress: Arc::clone(progress), grace: Duration::ZERO }
+    }
+
+    /// There is a response: it may go on for so long after that.
+    pub(super) fn may_go_on(&mut self, grace: Duration) {
+        self.grace = grace;
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.progress.has_failed()
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.progress.cut(self.grace);
     }
 }
 
 impl RequestBody {
     /// The body of a request without one.
     pub(super) fn empty() -> Self {
-        let progress = Arc::new(Progress(Mutex::new(State::new(true, None))));
-        Self { body: None, progress, size: SizeHint::with_exact(0), is_empty: true }
+        let state = Mutex::new(State::new(true, None));
+        let progress = Arc::new(Progress { state, _permit: None });
+        let (body, cut, size) = (None, None, SizeHint::with_exact(0));
+        Self { body, progress, is_http2: false, size, is_empty: true, cut }
     }
 }
 
 impl Clone for RequestBody {
     fn clone(&self) -> Self {
-        let Self { progress, size, is_empty, .. } = self;
-        let progress = Arc::clone(progress);
-        Self { body: None, progress, size: *size, is_empty: *is_empty }
+        let Self { progress, is_http2, size, is_empty, .. } = self;
+        let (progress, is_http2) = (Arc::clone(progress), *is_http2);
+        Self { body: None, progress, is_http2, size: *size, is_empty: *is_empty, cut: None }
     }
 }
 
@@ -141,23 +236,33 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { body, progress, .. } = &mut *self;
+        let Self { body, progress, is_http2, cut, .. } = &mut *self;
         let body = match body {
             Some(body) => body,
-            None => match progress.0.lock().body.take() {
+            None => match progress.state.lock().body.take() {
                 Some(taken) => body.insert(taken),
                 None => return Poll::Ready(Some(Err(Taken.into()))),
             },
         };
-        let polled = Pin::new(&mut *body).poll_frame(cx);
-        let mut state = progress.0.lock();
+        let polled = poll_part(body, *is_http2, cx);
+        let mut state = progress.state.lock();
         state.waits_for_client = polled.is_pending();
-        if let Poll::Ready(frame) = polled {
-            state.last = Instant::now();
-            state.has_ended = frame.is_none() || body.is_end_stream();
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        let Poll::Ready(frame) = polled else {
+            state.sender = Some(cx.waker().clone());
+            let Some(at) = state.cut_at else { return Poll::Pending };
+            drop(state);
+            let cut = cut.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
+            ready!(cut.as_mut().poll(cx));
+            return Poll::Ready(Some(Err(Outlived.into())));
+        };
+        let now = Instant::now();
+        state.last = now;
+        state.has_ended = frame.is_none() || body.is_end_stream();
+        state.has_failed = matches!(frame, Some(Err(_)));
+        if !state.has_ended && state.cut_at.is_some_and(|at| at <= now) {
+            return Poll::Ready(Some(Err(Outlived.into())));
         }
-        Poll::Pending
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -171,24 +276,48 @@ impl Body for RequestBody {
 
 impl ServerBody {
     /// Looks at what has come with the head: if it is no body, the response is none. Does not wait.
-    pub(super) async fn begin(mut rest: Incoming) -> Result<Self, hyper::Error> {
-        let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut rest).poll_frame(cx)));
+    pub(super) async fn begin(mut rest: Incoming, version: Version) -> Result<Self, BoxError> {
+        let is_http2 = version == Version::HTTP_2;
+        let polled = poll_fn(|cx| Poll::Ready(poll_part(&mut rest, is_http2, cx)));
         let first = polled.await?;
-        Ok(Self { first, rest })
+        Ok(Self { first, rest, is_http2 })
     }
+}
+
+/// The next part of a body. hyper takes a stream that was reset with `NO_ERROR` for one that has
+/// ended, because a server resets with that what it need not read (RFC 9113, 8.1); but a message
+/// has ended only if its last frame has said so.
+fn poll_part(
+    body: &mut Incoming,
+    is_http2: bool,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    let part = ready!(Pin::new(&mut *body).poll_frame(cx));
+    Poll::Ready(match part {
+        Some(Ok(mut part)) => {
+            if let Some(trailers) = part.trailers_mut() {
+                headers::pass_trailers(trailers);
+            }
+            Some(Ok(part))
+        }
+        Some(Err(error)) => Some(Err(error.into())),
+        None if is_http2 && !body.is_end_stream() => Some(Err(Reset.into())),
+        None => None,
+    })
 }
 
 impl Body for ServerBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match std::mem::replace(&mut self.first, Poll::Pending) {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Self { first, rest, is_http2 } = &mut *self;
+        match std::mem::replace(first, Poll::Pending) {
             Poll::Ready(frame) => Poll::Ready(frame.map(Ok)),
-            Poll::Pending => Pin::new(&mut self.rest).poll_frame(cx),
+            Poll::Pending => poll_part(rest, *is_http2, cx),
         }
     }
 
@@ -222,9 +351,17 @@ impl ResponseBody {
         record: Option<Box<Record>>,
         stats: Arc<UpstreamStats>,
     ) -> Self {
-        let (idle, is_waiting) = (None, false);
-        let body = PassedBody { body, idle_timeout, idle, is_waiting, in_flight, record, stats };
-        Self::Passed(Box::new(body))
+        Self::Passed(Box::new(PassedBody {
+            body,
+            idle_timeout,
+            idle: None,
+            is_waiting: false,
+            has_ended: false,
+            error: None,
+            in_flight,
+            record,
+            stats,
+        }))
     }
 }
 
@@ -240,7 +377,8 @@ impl PassedBody {
 
 impl Drop for PassedBody {
     fn drop(&mut self) {
-        if self.body.is_end_stream() {
+        // That of a body without a length is not known before it has come.
+        if self.has_ended || self.body.is_end_stream() {
             self.in_flight.is_done();
         }
     }
@@ -254,16 +392,32 @@ impl Body for PassedBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(error) = self.error.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
-            self.is_waiting = false;
-            match (&mut self.record, &frame) {
-                (Some(record), Some(Ok(part))) => {
-                    record.passed(part.data_ref().map_or(0, Bytes::len));
+            let has_waited = std::mem::replace(&mut self.is_waiting, false);
+            match &frame {
+                Some(Ok(part)) => {
+                    self.has_ended = part.is_trailers();
+                    if let Some(record) = &mut self.record {
+                        record.passed(part.data_ref().map_or(0, Bytes::len));
+                    }
                 }
-                (_, Some(Err(_))) => self.fails(&Failure::Broken),
-                _ => {}
+                Some(Err(_)) if self.in_flight.has_failed_upload() => {
+                    self.fails(&Failure::ClientBody);
+                }
+                Some(Err(_)) => self.fails(&Failure::Broken),
+                None => self.has_ended = true,
             }
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+            let Some(Err(error)) = frame else { return Poll::Ready(frame) };
+            if has_waited {
+                return Poll::Ready(Some(Err(error)));
+            }
+            // At an error hyper drops what it has not written, the head of the response with it.
+            self.error = Some(error);
+            let _ = pin!(tokio::task::yield_now()).poll(cx);
+            return Poll::Pending;
         }
         let Self { idle_timeout, idle, is_waiting, .. } = &mut *self;
         let until = Instant::now() + *idle_timeout;

@@ -11,8 +11,8 @@
 use std::net::IpAddr;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, Entry, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
-    TE, TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, Entry, FORWARDED, HOST, HeaderMap, HeaderName,
+    HeaderValue, TE, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::request::Parts;
 use http::uri::Authority;
@@ -46,6 +46,8 @@ const CLAIMS: [HeaderName; 5] =
 /// About one connection.
 const HOP: [HeaderName; 6] =
     [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE];
+/// About the route, or the form, of a message.
+const ROUTE_AND_FORM: [HeaderName; 4] = [HOST, VIA, EXPECT, CONTENT_LENGTH];
 
 /// Why a request is not passed on for its head. Nothing was counted for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,6 +58,8 @@ pub enum HeadError {
     Host,
     #[error("only 100-continue is an expectation that can be met")]
     Expectation,
+    #[error("it has Content-Length more than once, or one that is no number")]
+    Length,
 }
 
 /// Who sent a request, and how.
@@ -93,6 +97,11 @@ pub fn check(parts: &mut Parts) -> Result<(), HeadError> {
     if !headers.get_all(EXPECT).iter().all(is_met) {
         return Err(HeadError::Expectation);
     }
+    // HTTP/1 has other lines that are read in two ways: see `framing`.
+    let lengths = headers.get_all(CONTENT_LENGTH).iter().count();
+    if lengths > 1 || !has_one_length(headers) {
+        return Err(HeadError::Length);
+    }
     let hosts = headers.get_all(HOST).iter().count();
     let authority = parts.uri.authority().map(Authority::as_str);
     let is_old = parts.version < Version::HTTP_11;
@@ -113,6 +122,9 @@ pub fn pass_request(headers: &mut HeaderMap, version: Version, sender: Sender) {
     end_hop(headers);
     headers.remove(EXPECT);
     remove_aliases(headers);
+    if version == Version::HTTP_2 {
+        join_cookies(headers);
+    }
     if has_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
@@ -162,12 +174,22 @@ pub fn pass_response(headers: &mut HeaderMap, version: Version) {
     via(headers, version);
 }
 
+/// Turns trailers, of either direction, into those for the other side. What only a head can say is
+/// no part of them (RFC 9110, 6.5.1): an application may merge them into it.
+pub(super) fn pass_trailers(trailers: &mut HeaderMap) {
+    for name in OWN.iter().chain(&CLAIMS).chain(&HOP).chain(&ROUTE_AND_FORM) {
+        trailers.remove(name);
+    }
+    remove_aliases(trailers);
+}
+
 /// Whether the body of a response can be passed on: a transfer coding other than `chunked` ends
-/// here and is not undone.
-pub(super) fn is_decoded(headers: &HeaderMap) -> bool {
+/// here and is not undone, and there must be one way to find the end. Leaves at most one
+/// `Content-Length`, and none beside chunks.
+pub(super) fn has_one_form(headers: &mut HeaderMap) -> bool {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
-    codings.next().is_none_or(is_chunked) && codings.next().is_none()
+    codings.next().is_none_or(is_chunked) && codings.next().is_none() && has_one_length(headers)
 }
 
 /// Whether the request is one of gRPC, which has a status of its own.
@@ -180,6 +202,42 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
 /// The scheme that the client used, as far as it is known.
 pub fn scheme(is_tls: bool) -> &'static str {
     if is_tls { "https" } else { "http" }
+}
+
+/// Whether a message has one length at most. Chunks override it (RFC 9112, 6.3), and several that
+/// are equal become one.
+fn has_one_length(headers: &mut HeaderMap) -> bool {
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+        return true;
+    }
+    let lines = headers.get_all(CONTENT_LENGTH).iter();
+    let mut lengths = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    let Some(first) = lengths.next().map(<[u8]>::trim_ascii) else { return true };
+    let is_number = !first.is_empty() && first.iter().all(u8::is_ascii_digit);
+    let mut others = lengths.map(<[u8]>::trim_ascii).peekable();
+    if others.peek().is_none() || !is_number {
+        return is_number;
+    }
+    match HeaderValue::from_bytes(first) {
+        Ok(length) if others.all(|other| other == first) => {
+            headers.insert(CONTENT_LENGTH, length);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// In HTTP/2 each cookie may have a line of its own, elsewhere all have one (RFC 9113, 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let lines: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if lines.len() < 2 {
+        return;
+    }
+    // Of valid values.
+    if let Ok(cookies) = HeaderValue::from_bytes(&lines.join(&b"; "[..])) {
+        headers.insert(COOKIE, cookies);
+    }
 }
 
 fn accepts_trailers(headers: &HeaderMap) -> bool {
@@ -209,9 +267,8 @@ fn end_hop(headers: &mut HeaderMap) {
 /// frame the message: with underscores in place of hyphens.
 fn remove_aliases(headers: &mut HeaderMap) {
     let is_ours = |name: &str| {
-        let others = [HOST, VIA, EXPECT, CONTENT_LENGTH];
         name.starts_with("x-forwarded-")
-            || CLAIMS.iter().chain(&HOP).chain(&OWN).chain(&others).any(|ours| ours == name)
+            || CLAIMS.iter().chain(&HOP).chain(&OWN).chain(&ROUTE_AND_FORM).any(|it| it == name)
     };
     let is_alias = |name: &&HeaderName| {
         name.as_str().contains('_') && is_ours(&name.as_str().replace('_', "-"))
@@ -322,6 +379,56 @@ mod tests {
     }
 
     #[test]
+    fn trailers_say_nothing_that_only_a_head_can_say() {
+        let mut trailers = headers(&[
+            ("ratelimit", "\"x\";r=1;t=1"),
+            ("x-ratelimit-remaining", "9"),
+            ("x-real-ip", "1.1.1.1"),
+            ("x_forwarded_for", "1.1.1.1"),
+            ("content-length", "5"),
+            ("host", "other"),
+            ("grpc-status", "0"),
+            ("x-checksum", "1"),
+        ]);
+        pass_trailers(&mut trailers);
+        assert_eq!(shown(&trailers), ["grpc-status: 0", "x-checksum: 1"]);
+    }
+
+    #[test]
+    fn a_response_has_one_end() {
+        for (lines, left) in [
+            (&[("content-length", "5")][..], Some("content-length: 5")),
+            (&[("content-length", "5"), ("content-length", "5")], Some("content-length: 5")),
+            (&[("content-length", "5 , 5")], Some("content-length: 5")),
+            (&[("content-length", "5"), ("content-length", "6")], None),
+            (&[("content-length", "5, 6")], None),
+            (&[("content-length", "+5")], None),
+            (&[("content-length", "")], None),
+            (
+                &[("content-length", "5"), ("transfer-encoding", "chunked")],
+                Some("transfer-encoding: chunked"),
+            ),
+            (&[("transfer-encoding", "gzip")], None),
+            (&[("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")], None),
+        ] {
+            let mut headers = headers(lines);
+            let shown = has_one_form(&mut headers).then(|| shown(&headers).join(" | "));
+            assert_eq!(shown.as_deref(), left, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn cookies_of_http2_are_one_line_for_the_application() {
+        let lines = [("cookie", "a=1"), ("x-a", "1"), ("cookie", "b=2"), ("x-a", "2")];
+        let mut headers = headers(&lines);
+        let addr = "203.0.113.7".parse().expect("an address");
+        let sender = Sender { addr, is_trusted: false, scheme: "http" };
+        pass_request(&mut headers, Version::HTTP_2, sender);
+        let shown = shown(&headers);
+        assert_eq!(shown[..3], ["cookie: a=1; b=2", "via: 2 tidegate", "x-a: 1"], "{shown:?}");
+    }
+
+    #[test]
     fn only_a_trusted_proxy_speaks_for_its_client() {
         let lines = [
             ("host", "inner"),
@@ -393,6 +500,11 @@ mod tests {
             ("http://b/a", &[("host", "a"), ("host", "b")], Err(HeadError::Host)),
             ("/a", &[("host", "a"), ("expect", "100-Continue")], Ok("a")),
             ("/a", &[("host", "a"), ("expect", "money")], Err(HeadError::Expectation)),
+            (
+                "/a",
+                &[("host", "a"), ("content-length", "1"), ("content-length", "2")],
+                Err(HeadError::Length),
+            ),
         ] {
             let (mut parts, ()) = Request::get(uri).body(()).expect("a request").into_parts();
             parts.headers = headers(lines);

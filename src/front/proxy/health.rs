@@ -57,12 +57,18 @@ impl Health {
         match self.ejected_until {
             _ if self.checks_failed >= CHECKS_FAILED_MAX => Use::LeftOut,
             None => Use::Usual,
-            Some(until) if now < until || self.is_tried => Use::LeftOut,
-            Some(_) => {
+            Some(_) if self.is_due(now) => {
                 self.is_tried = true;
                 Use::Attempt
             }
+            Some(_) => Use::LeftOut,
         }
+    }
+
+    /// Whether the next request is the attempt.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        let is_over = self.ejected_until.is_some_and(|until| now >= until);
+        is_over && !self.is_tried && self.checks_failed < CHECKS_FAILED_MAX
     }
 
     /// The attempt is over. Without a result, as when the client has left, there is another.

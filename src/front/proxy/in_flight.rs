@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::adaptive_limit::Slot;
+use super::body::Upload;
 use crate::decide::Place;
 
 /// Requests at one server; clones share the count.
@@ -20,6 +21,8 @@ pub(super) struct InFlight {
     place: Option<Place>,
     /// Its place among those of its server, if they are limited.
     slot: Option<Slot>,
+    /// The body of the request, which may take longer than its response.
+    upload: Option<Upload>,
     /// One of the requests at all servers.
     _permit: Arc<OwnedSemaphorePermit>,
 }
@@ -33,7 +36,7 @@ impl Load {
 impl InFlight {
     pub(super) fn new(load: &Load, slot: Option<Slot>, permit: &Arc<OwnedSemaphorePermit>) -> Self {
         load.0.fetch_add(1, Ordering::Relaxed);
-        Self { load: load.clone(), place: None, slot, _permit: Arc::clone(permit) }
+        Self { load: load.clone(), place: None, slot, upload: None, _permit: Arc::clone(permit) }
     }
 
     pub(super) fn slot(&self) -> Option<&Slot> {
@@ -48,6 +51,16 @@ impl InFlight {
     /// The request has a place, until this is dropped.
     pub(super) fn has(&mut self, place: Option<Place>) {
         self.place = place;
+    }
+
+    /// What is sent for the response ends with it.
+    pub(super) fn uploads(&mut self, upload: Upload) {
+        self.upload = Some(upload);
+    }
+
+    /// Whether the client has broken off what it sends.
+    pub(super) fn has_failed_upload(&self) -> bool {
+        self.upload.as_ref().is_some_and(Upload::has_failed)
     }
 
     /// The last byte of the response has come.

@@ -183,8 +183,9 @@ impl<D: LimitInFlight> ProxyListener<D> {
     fn record(&self, parts: &Parts, sender: Sender) -> Option<Box<Record>> {
         let log = self.access_log.as_ref()?;
         let client = descriptors::client(&parts.headers, sender.addr, &self.mapping);
-        let host = parts.headers.get(HOST).map(HeaderValue::as_bytes);
-        let host = host.or_else(|| parts.uri.authority().map(|it| it.as_str().as_bytes()));
+        // The one that the application is told: see `headers::check`.
+        let host = parts.uri.authority().map(|it| it.as_str().as_bytes());
+        let host = host.or_else(|| parts.headers.get(HOST).map(HeaderValue::as_bytes));
         Some(log.begin(Entry {
             client: client.to_string(),
             method: parts.method.to_string(),
@@ -287,13 +288,15 @@ impl<D: LimitInFlight> ProxyListener<D> {
             headers.insert(render::SOFT_BREACH, render::BREACHED);
         }
         let path = uri.into_parts().path_and_query;
+        // Only a connection of HTTP/1.1 can switch; a wish may be ignored (RFC 9110, 7.8).
+        let switch = switch.filter(|_| !self.upstreams.is_http2(form.is_grpc));
         let protocols = switch.as_ref().map(|switch| switch.protocols.clone());
         if let Some(protocols) = &protocols {
             Switch::ask(protocols, &mut headers);
         }
         let is_grpc = form.is_grpc;
         let head = Head { method, path, headers, is_grpc, switch: protocols.clone() };
-        let (mut response, mut in_flight) = match self.upstreams.send(head, body).await {
+        let (mut response, mut in_flight) = match self.upstreams.send(head, body, version).await {
             Ok(sent) => sent,
             Err(failure) => {
                 if let Some(mut place) = place.filter(|_| failure.is_unsent()) {
@@ -373,7 +376,8 @@ fn own_response(
 ) -> Response<ResponseBody> {
     if let Some(mut record) = record {
         record.responds(response.status().as_u16());
-        let bytes = response.body().size_hint().exact();
+        // The response to a HEAD leaves without its body.
+        let bytes = response.body().size_hint().exact().filter(|_| record.entry.method != "HEAD");
         record.passed(bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0));
     }
     response.map(ResponseBody::Own)

@@ -71,7 +71,7 @@ pub(super) async fn run(
     client: OnUpgrade,
     server: OnUpgrade,
     idle_timeout: Duration,
-    in_flight: InFlight,
+    mut in_flight: InFlight,
 ) {
     let (Ok(client), Ok(server)) = join(client, server).await else { return };
     let last = Arc::new(Mutex::new(Instant::now()));
@@ -91,7 +91,9 @@ pub(super) async fn run(
     };
     tokio::select! {
         // How it ended was told to the side that is still there.
-        _ = copy_bidirectional(&mut client, &mut server) => {}
+        ended = copy_bidirectional(&mut client, &mut server) => if ended.is_ok() {
+            in_flight.is_done();
+        },
         () = is_idle => tracing::debug!("closed a tunnel after proxy.idle_timeout"),
     }
     drop(in_flight);

@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::adaptive_limit::{AdaptiveLimit, Outcome, Slot};
-use super::body::{Progress, RequestBody, ServerBody};
+use super::body::{Progress, RequestBody, ServerBody, Upload};
 use super::connector::{Connector, ServerTls};
 use super::failure::{Failure, UpstreamStats};
 use super::headers;
@@ -136,13 +136,15 @@ impl Upstreams {
         }
     }
 
-    /// Sends the request to one of the servers. It counts as in flight until its response ends.
+    /// Sends the request, which came by `version`, to one of the servers. It counts as in flight
+    /// until its response ends.
     pub(super) async fn send(
         &self,
         head: Head,
         body: Incoming,
+        version: Version,
     ) -> Result<(Response<ServerBody>, InFlight), Failure> {
-        let sent = self.try_send(head, body).await;
+        let sent = self.try_send(head, body, version).await;
         if let Err(failure) = &sent {
             self.stats.count(failure);
         }
@@ -153,10 +155,12 @@ impl Upstreams {
         &self,
         head: Head,
         body: Incoming,
+        version: Version,
     ) -> Result<(Response<ServerBody>, InFlight), Failure> {
         let permit = Arc::clone(&self.in_flight).try_acquire_owned().map_err(|_| Failure::Full)?;
         let permit = Arc::new(permit);
-        let (progress, body) = Progress::of(body);
+        let (progress, body) = Progress::of(body, version, &permit);
+        let mut upload = Upload::of(&progress);
         let mut failure = Failure::Unreachable;
         for (target, _attempt) in self.by_load(Instant::now()) {
             let slot = match target.enter() {
@@ -166,7 +170,7 @@ impl Upstreams {
                     continue;
                 }
             };
-            let in_flight = InFlight::new(&target.load, slot, &permit);
+            let mut in_flight = InFlight::new(&target.load, slot, &permit);
             let request = self.request(&head, target, body.clone());
             let start = Instant::now();
             let sent = self.send_to(request, &head, &progress).await;
@@ -175,7 +179,11 @@ impl Upstreams {
                 note(slot, &sent, start, &progress);
             }
             match sent {
-                Ok(response) => return Ok((response, in_flight)),
+                Ok(response) => {
+                    upload.may_go_on(self.response_timeout);
+                    in_flight.uploads(upload);
+                    return Ok((response, in_flight));
+                }
                 Err(unreached @ (Failure::Unreachable | Failure::ConnectTimeout))
                     if progress.is_untouched() =>
                 {
@@ -187,27 +195,31 @@ impl Upstreams {
         Err(failure)
     }
 
-    /// The servers that may be used: those that were left out and have an attempt now, then the one
-    /// with the fewest requests.
+    /// The servers that may be used: one that was left out and has an attempt now, then the one
+    /// with the fewest requests. Others that an attempt is due of are the last, without one: this
+    /// request may never come to them, and must not keep those of others away meanwhile.
     fn by_load(&self, now: Instant) -> Vec<(&Target, Option<Attempt<'_>>)> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.targets.len().max(1);
         let (before, from) = self.targets.split_at(turn.min(self.targets.len()));
         let all = from.iter().chain(before);
-        let usable = all.clone().filter_map(|target| {
-            let entered = target.health.lock().enter(now);
-            match entered {
-                Use::Usual => Some((target, None)),
-                Use::Attempt => Some((target, Some(Attempt(target)))),
-                Use::LeftOut => None,
+        let (mut attempts, mut usual, mut last) = (Vec::new(), Vec::new(), Vec::new());
+        for target in all.clone() {
+            let mut health = target.health.lock();
+            if !attempts.is_empty() && health.is_due(now) {
+                last.push((target, None));
+                continue;
             }
-        });
-        let mut targets: Vec<_> = usable.collect();
-        if targets.is_empty() {
-            targets = all.map(|target| (target, None)).collect();
+            match health.enter(now) {
+                Use::Usual => usual.push((target, None)),
+                Use::Attempt => attempts.push((target, Some(Attempt(target)))),
+                Use::LeftOut => {}
+            }
         }
-        // An attempt that waited for its turn would keep others from it.
-        targets.sort_by_key(|(target, attempt)| (attempt.is_none(), target.load.get()));
-        targets
+        if attempts.is_empty() && usual.is_empty() {
+            usual = all.map(|target| (target, None)).collect();
+        }
+        usual.sort_by_key(|(target, _)| target.load.get());
+        attempts.into_iter().chain(usual).chain(last).collect()
     }
 
     /// Notes how a request at a server has ended.
@@ -273,18 +285,17 @@ impl Upstreams {
         status.is_some_and(|status| status.is_success() || status.is_redirection())
     }
 
-    fn is_http2(&self, head: &Head) -> bool {
+    /// Whether a request is sent by HTTP/2.
+    pub(super) fn is_http2(&self, is_grpc: bool) -> bool {
         match self.protocol {
-            // Only a connection of HTTP/1.1 can switch.
-            _ if head.switch.is_some() => false,
-            UpstreamProtocol::Auto => head.is_grpc,
+            UpstreamProtocol::Auto => is_grpc,
             UpstreamProtocol::Http1 => false,
             UpstreamProtocol::H2c => true,
         }
     }
 
     fn client(&self, head: &Head) -> &Client<Connector, RequestBody> {
-        if self.is_http2(head) { &self.http2 } else { &self.http1 }
+        if self.is_http2(head.is_grpc) { &self.http2 } else { &self.http1 }
     }
 
     fn request(&self, head: &Head, target: &Target, body: RequestBody) -> Request<RequestBody> {
@@ -299,7 +310,7 @@ impl Upstreams {
         // All parts are there.
         *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
         *request.headers_mut() = head.headers.clone();
-        if self.is_http2(head) {
+        if self.is_http2(head.is_grpc) {
             // The authority is the server's; that of the client is in `X-Forwarded-Host`.
             request.headers_mut().remove(http::header::HOST);
             *request.version_mut() = Version::HTTP_2;
@@ -317,24 +328,28 @@ impl Upstreams {
         progress: &Progress,
     ) -> Result<Response<ServerBody>, Failure> {
         let mut responding = pin!(self.client(head).request(request));
+        // A server that was sent half a request says what it likes.
+        let unless_of_client =
+            |failure| if progress.has_failed() { Failure::ClientBody } else { failure };
         loop {
             let deadline = progress.last() + self.response_timeout;
             match timeout_at(deadline, &mut responding).await {
-                Ok(Ok(response)) => {
+                Ok(Ok(mut response)) => {
                     let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
                     let agreed = head.switch.as_ref();
                     let agreed = agreed.and_then(|it| Switch::agreed(it, response.headers()));
                     // What follows a switch that was not asked for has no known form.
-                    let is_valid =
-                        (!switches || agreed.is_some()) && headers::is_decoded(response.headers());
+                    let is_valid = (!switches || agreed.is_some())
+                        && headers::has_one_form(response.headers_mut());
                     if !is_valid {
                         return Err(Failure::Broken);
                     }
                     let (parts, body) = response.into_parts();
-                    let body = ServerBody::begin(body).await.map_err(|_| Failure::Broken)?;
+                    let body = ServerBody::begin(body, parts.version).await;
+                    let body = body.map_err(|_| unless_of_client(Failure::Broken))?;
                     return Ok(Response::from_parts(parts, body));
                 }
-                Ok(Err(error)) => return Err(Failure::of(&error)),
+                Ok(Err(error)) => return Err(unless_of_client(Failure::of(&error))),
                 // The body moved on meanwhile.
                 Err(_) if progress.last() + self.response_timeout > Instant::now() => {}
                 Err(_) if progress.waits_for_client() => return Err(Failure::ClientTimeout),
@@ -426,6 +441,31 @@ mod tests {
             upstreams.observe(target, Some(&Failure::Broken));
         }
         assert_eq!(chosen(start).iter().filter(|(_, attempt)| attempt.is_none()).count(), 2);
+    }
+
+    #[tokio::test]
+    async fn an_attempt_at_one_server_keeps_no_other_from_its_own() {
+        let url = |port| Upstream::try_from(format!("http://127.0.0.1:{port}")).expect("a server");
+        let config =
+            Proxy { upstream: (1..=3).map(url).collect(), eject_after: 1, ..Proxy::default() };
+        let tls = ServerTls::of(&config).expect("no authorities");
+        let upstreams = Upstreams::new(&config, tls, Arc::default());
+        let [first, second, _] = &upstreams.targets[..] else { panic!("three servers") };
+        for target in [first, second] {
+            upstreams.observe(target, Some(&Failure::Broken));
+        }
+        let over = Instant::now() + EJECTED_FOR;
+        // The request that has this waits for a server that hangs.
+        let hangs = upstreams.by_load(over);
+        let tried = |chosen: &[(&Target, Option<Attempt<'_>>)]| -> Vec<String> {
+            let tried = chosen.iter().filter(|(_, attempt)| attempt.is_some());
+            tried.map(|(target, _)| target.authority.to_string()).collect()
+        };
+        assert_eq!((hangs.len(), tried(&hangs).len()), (3, 1), "all are there, in case");
+        let next = upstreams.by_load(over);
+        assert_eq!((next.len(), tried(&next).len()), (2, 1));
+        assert_ne!(tried(&hangs), tried(&next));
+        assert_eq!(upstreams.by_load(over).len(), 1);
     }
 
     fn permit(upstreams: &Upstreams) -> Arc<OwnedSemaphorePermit> {

@@ -91,6 +91,32 @@ async fn each_request_is_one_line_with_rule_and_verdict() {
 }
 
 #[tokio::test]
+async fn a_line_names_the_host_that_the_application_is_told() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let app = RawApp::start(&[OK]).await;
+    let path = dir.path().join("access.log");
+    let more = format!("access_log = \"{}\"\n", path.display());
+    let proxy = proxy(&Table::usual(), &[app.addr], &more).await;
+    let head = b"GET http://real/x HTTP/1.1\r\nhost: forged\r\nconnection: close\r\n\r\n";
+    send(proxy.addr(), head).await;
+    assert_eq!(lines(&path, 1).await[0]["host"], "real");
+    assert!(app.text().contains("\r\nhost: real\r\n"), "{}", app.text());
+}
+
+#[tokio::test]
+async fn a_refused_head_request_was_sent_no_body() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("access.log");
+    let more = format!("access_log = \"{}\"\n{}", path.display(), domain("limited"));
+    let app = RawApp::start(&[]).await;
+    let proxy = proxy(&Table::usual(), &[app.addr], &more).await;
+    let reply = request(proxy.addr(), "HEAD", "/", &[], b"").await;
+    assert_eq!((reply.status, reply.body.as_str()), (429, ""));
+    let line = &lines(&path, 1).await[0];
+    assert_eq!((&line["status"], &line["bytes"]), (&Value::from(429), &Value::from(0)));
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_has_a_line_too() {
     let dir = tempfile::tempdir().expect("a folder");
     let app = RawApp::start(&[]).await;

@@ -5,16 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Request;
+use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use tidegate_testkit::wait::until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::super::support::{Table, in_time, parse, request};
-use super::support::{OK, RawApp, app, http2, ok, proxy, read_until};
+use super::super::support::{Table, in_time, open_stream, parse, request, send};
+use super::support::{
+    DATA, END_STREAM, HEADERS, OK, PREFACE, RST_STREAM, RawApp, SETTINGS, app, byte_server,
+    channel, frame, http2, ok, proxy, read_until, until_frame,
+};
 
 /// An address at which no process listens.
 async fn nobody() -> SocketAddr {
@@ -203,4 +207,95 @@ async fn a_response_that_stops_is_cut_and_not_ended() {
     let response = client.send_request(request).await.expect("a response");
     assert_eq!(response.status().as_u16(), 200);
     in_time("it is cut", response.into_body().collect()).await.expect_err("not the whole");
+}
+
+#[tokio::test]
+async fn a_client_with_a_broken_body_ejects_no_server() {
+    let respond = |request: Request<Incoming>| async {
+        let body = request.into_body().collect().await;
+        ok(body.map_or(Bytes::from_static(b"broken"), http_body_util::Collected::to_bytes))
+    };
+    for protocol in ["http1", "h2c"] {
+        let (first, second) = (app(respond).await, app(respond).await);
+        let more = format!("protocol = \"{protocol}\"\neject_after = 1\n");
+        let proxy = proxy(&Table::usual(), &[first.addr, second.addr], &more).await;
+        for _ in 0..4 {
+            let bytes = b"POST / HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n\
+                          5\r\nhello\r\nZZ\r\n\r\n";
+            assert_eq!(parse(&send(proxy.addr(), bytes).await).status, 400, "{protocol}");
+        }
+        let upstreams = &proxy.upstreams;
+        let counted = (upstreams.client.get(), upstreams.broken.get(), upstreams.ejections.get());
+        assert_eq!(counted, (4, 0, 0), "{protocol}");
+    }
+}
+
+/// A reset without an error says that the rest is not needed, and a response has no such rest.
+#[tokio::test]
+async fn a_stream_that_is_reset_before_its_end_is_no_whole_response() {
+    let begun = [frame(HEADERS, 4, &[0x88]), frame(DATA, 0, b"part")].concat();
+    let whole = [frame(HEADERS, 4, &[0x88]), frame(DATA, END_STREAM, b"part")].concat();
+    for (code, answer, is_whole) in
+        [(0_u8, &begun, false), (8, &begun, false), (2, &begun, false), (0, &whole, true)]
+    {
+        let name = format!("{code} {is_whole}");
+        let answer = [&answer[..], &frame(RST_STREAM, 0, &[0, 0, 0, code])].concat();
+        let (addr, _running) = byte_server(true, answer, true).await;
+        let proxy = proxy(&Table::usual(), &[addr], "protocol = \"h2c\"\n").await;
+        // It does not vanish either: the head reaches the client, and what has come.
+        let mut client = http2(proxy.addr()).await;
+        let get = Request::get("http://shop/").body(Full::<Bytes>::default()).expect("a request");
+        let response = client.send_request(get).await.expect("a response");
+        assert_eq!(response.status(), 200, "{name}");
+        let body = in_time("its end", response.into_body().collect()).await;
+        assert_eq!(body.is_ok(), is_whole, "{name}");
+        let get = "GET / HTTP/1.1\r\nhost: t\r\n";
+        let get = format!("{get}{}\r\n", if is_whole { "connection: close\r\n" } else { "" });
+        let reply = parse(&send(proxy.addr(), get.as_bytes()).await);
+        let ends = reply.body.ends_with("\r\n0\r\n\r\n");
+        assert_eq!((reply.status, ends), (200, is_whole), "{name} {reply:?}");
+        assert!(reply.body.contains("part"), "{name} {reply:?}");
+        assert_eq!(proxy.upstreams.broken.get(), if is_whole { 0 } else { 2 }, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_that_breaks_off_at_once_has_a_head() {
+    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\nok".to_vec();
+    let (addr, _running) = byte_server(false, answer, false).await;
+    let proxy = proxy(&Table::usual(), &[addr], "").await;
+    for _ in 0..20 {
+        let reply = send(proxy.addr(), b"GET / HTTP/1.1\r\nhost: t\r\n\r\n").await;
+        let reply = parse(&reply);
+        assert_eq!((reply.status, reply.body.as_str()), (200, "ok"));
+        let mut client = http2(proxy.addr()).await;
+        let get = Request::get("http://shop/").body(Full::<Bytes>::default()).expect("a request");
+        let response = client.send_request(get).await.expect("a head");
+        in_time("it is cut", response.into_body().collect()).await.expect_err("not the whole");
+    }
+    assert_eq!(proxy.upstreams.broken.get(), 40);
+}
+
+#[tokio::test]
+async fn an_upload_whose_stream_is_reset_is_not_whole_for_the_application() {
+    let (ends, mut ended) = mpsc::channel(1);
+    // It responds before it has read the whole.
+    let app = app(move |request| {
+        let (ends, (sender, body)) = (ends.clone(), channel());
+        tokio::spawn(async move {
+            let read = request.into_body().collect().await;
+            let _ = ends.send(read.map(|body| body.to_bytes()).map_err(drop)).await;
+            drop(sender);
+        });
+        async { Response::new(body.boxed_unsync()) }
+    })
+    .await;
+    let proxy = proxy(&Table::usual(), &[app.addr], "").await;
+    let mut stream = TcpStream::connect(proxy.addr()).await.expect("a connection");
+    let upload = [PREFACE, SETTINGS, &open_stream(1, "/"), &frame(DATA, 0, b"abc")].concat();
+    stream.write_all(&upload).await.expect("sent");
+    in_time("a response", until_frame(&mut stream, HEADERS)).await.expect("a head");
+    stream.write_all(&frame(RST_STREAM, 0, &[0; 4])).await.expect("sent");
+    let read = in_time("an end", ended.recv()).await.expect("an end");
+    assert_eq!(read, Err(()), "half of it");
 }

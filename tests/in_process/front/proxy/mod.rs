@@ -3,6 +3,7 @@
 
 mod access_log;
 mod adaptive;
+mod concurrency;
 mod failures;
 mod incoming;
 mod passing;
@@ -11,3 +12,4 @@ mod servers;
 mod smuggling;
 mod support;
 mod upgrades;
+mod uploads;

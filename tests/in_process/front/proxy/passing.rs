@@ -5,30 +5,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
 use tidegate_testkit::wait::eventually;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use tower::BoxError;
 
 use super::super::support::{Table, in_time, parse, request, send};
-use super::support::{OK, RawApp, app, domain, http2, ok, proxy, read_until};
-
-/// A body whose parts are sent through a channel.
-fn channel() -> (mpsc::Sender<Frame<Bytes>>, impl hyper::body::Body<Data = Bytes, Error = BoxError>)
-{
-    let (sender, receiver) = mpsc::channel::<Frame<Bytes>>(1);
-    let parts = futures_util::stream::unfold(receiver, |mut receiver| async {
-        let frame = receiver.recv().await?;
-        Some((Ok::<_, BoxError>(frame), receiver))
-    });
-    (sender, StreamBody::new(parts.boxed()))
-}
+use super::support::{OK, RawApp, app, channel, domain, http2, ok, proxy, read_until};
 
 #[tokio::test]
 async fn a_request_passes_with_the_headers_of_one_hop_and_its_path_byte_for_byte() {
@@ -69,6 +56,53 @@ async fn a_request_passes_with_the_headers_of_one_hop_and_its_path_byte_for_byte
         ]
     );
     assert_eq!(body, "hello");
+}
+
+#[tokio::test]
+async fn a_response_with_two_lengths_is_passed_on_with_one() {
+    for length in ["5", "50", "0", "many"] {
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n");
+        let chunks = "transfer-encoding: chunked\r\n\r\na\r\n0123456789\r\n0\r\n\r\n";
+        let answer = format!("{head}{chunks}");
+        let app = RawApp::start(&[&answer, &answer]).await;
+        let proxy = proxy(&Table::usual(), &[app.addr], "").await;
+        let reply = request(proxy.addr(), "GET", "/", &[], b"").await;
+        let framing = (reply.header("content-length"), reply.header("transfer-encoding"));
+        assert_eq!(framing, (None, Some("chunked")), "{length}");
+        assert_eq!(reply.body, "a\r\n0123456789\r\n0\r\n\r\n", "{length}");
+        let mut client = http2::<Full<Bytes>>(proxy.addr()).await;
+        let get = Request::get("http://shop/").body(Full::default()).expect("a request");
+        let response = client.send_request(get).await.expect("a response");
+        assert_eq!(response.headers().get("content-length"), None);
+        let body = response.into_body().collect().await.expect("the whole");
+        assert_eq!(body.to_bytes(), "0123456789", "{length}");
+    }
+    // Without a body there is nothing by which the right one could be found.
+    for status in ["200 OK", "204 No Content", "304 Not Modified"] {
+        let head = format!("HTTP/1.1 {status}\r\ncontent-length: 5\r\n");
+        let app = RawApp::start(&[
+            &format!("{head}content-length: 6\r\n\r\n"),
+            &format!("{head}content-length: 5\r\n\r\n"),
+        ]);
+        let app = app.await;
+        let proxy = proxy(&Table::usual(), &[app.addr], "").await;
+        assert_eq!(request(proxy.addr(), "HEAD", "/", &[], b"").await.status, 502, "{status}");
+        let reply = request(proxy.addr(), "HEAD", "/", &[], b"").await;
+        assert_eq!(reply.status.to_string(), status[..3]);
+    }
+}
+
+#[tokio::test]
+async fn cookies_of_an_http2_client_reach_the_application_in_one_line() {
+    let app = RawApp::start(&[OK]).await;
+    let proxy = proxy(&Table::usual(), &[app.addr], "").await;
+    let mut client = http2::<Full<Bytes>>(proxy.addr()).await;
+    let get = Request::get("http://shop/").header("cookie", "a=1").header("cookie", "b=2");
+    let get = get.body(Full::default()).expect("a request");
+    assert_eq!(client.send_request(get).await.expect("a response").status(), 200);
+    let text = app.text();
+    assert!(text.contains("\r\ncookie: a=1; b=2\r\n"), "{text}");
+    assert_eq!(text.matches("cookie:").count(), 1);
 }
 
 #[tokio::test]
@@ -238,6 +272,8 @@ async fn a_client_cannot_send_more_than_the_application_takes() {
     writing.await.expect("all was sent");
 }
 
+const TRAILERS: HeaderValue = HeaderValue::from_static("grpc-status, x-end, ratelimit");
+
 #[tokio::test]
 async fn trailers_pass_over_http2_and_http1() {
     let grpc = app(|request| async {
@@ -245,16 +281,19 @@ async fn trailers_pass_over_http2_and_http1() {
         let whole = request.into_body().collect().await.expect("a body");
         let trailer = whole.trailers().and_then(|it| it.get("x-end")).cloned();
         let trailer = trailer.unwrap_or(HeaderValue::from_static("none"));
+        let claims = whole.trailers().is_some_and(|it| it.contains_key("x-real-ip"));
+        assert!(!claims, "a client says in trailers who it is");
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", HeaderValue::from_static("0"));
         trailers.insert("x-end", trailer);
+        trailers.insert("ratelimit", HeaderValue::from_static("\"own\";r=1;t=1"));
         // Without a length, so that HTTP/1.1 has chunks to put trailers behind.
         let parts = [Frame::data(whole.to_bytes()), Frame::trailers(trailers)];
         let body = StreamBody::new(futures_util::stream::iter(parts.map(Ok))).boxed_unsync();
         let mut response = Response::new(body);
         let version = HeaderValue::try_from(format!("{version:?}")).expect("text");
         response.headers_mut().insert("x-version", version);
-        response.headers_mut().insert("trailer", HeaderValue::from_static("grpc-status, x-end"));
+        response.headers_mut().insert("trailer", TRAILERS);
         response
     })
     .await;
@@ -271,6 +310,7 @@ async fn trailers_pass_over_http2_and_http1() {
     let responding = tokio::spawn(async move { client.send_request(request).await });
     let mut trailers = HeaderMap::new();
     trailers.insert("x-end", HeaderValue::from_static("1"));
+    trailers.insert("x-real-ip", HeaderValue::from_static("1.1.1.1"));
     sender.send(Frame::data(Bytes::from("abc"))).await.expect("taken");
     sender.send(Frame::trailers(trailers)).await.expect("taken");
     drop(sender);
@@ -281,6 +321,7 @@ async fn trailers_pass_over_http2_and_http1() {
     );
     let whole = response.into_body().collect().await.expect("a body");
     let trailers = whole.trailers().expect("trailers");
+    assert!(!trailers.contains_key("ratelimit"), "{trailers:?}");
     assert_eq!(
         (&trailers["grpc-status"], &trailers["x-end"]),
         (&HeaderValue::from_static("0"), &HeaderValue::from_static("1"))
@@ -288,13 +329,14 @@ async fn trailers_pass_over_http2_and_http1() {
     assert_eq!(whole.to_bytes(), "abc");
 
     // Everything else over HTTP/1.1.
-    let bytes = "POST / HTTP/1.1\r\nhost: t\r\nte: trailers\r\ntrailer: x-end\r\nconnection: close\r\n\
-         transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nx-end: 2\r\n\r\n";
+    let bytes = "POST / HTTP/1.1\r\nhost: t\r\nte: trailers\r\ntrailer: x-end, x-real-ip\r\nconnection: close\r\n\
+         transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nx-end: 2\r\nx-real-ip: 1\r\n\r\n";
     let reply = parse(&send(proxy.addr(), bytes.as_bytes()).await);
     assert_eq!(reply.header("x-version"), Some("HTTP/1.1"));
     assert!(reply.body.starts_with("3\r\nabc\r\n0\r\n"), "{reply:?}");
     assert!(reply.body.contains("grpc-status: 0\r\n"), "{reply:?}");
     assert!(reply.body.contains("x-end: 2\r\n"), "{reply:?}");
+    assert!(!reply.body.contains("ratelimit"), "{reply:?}");
 }
 
 #[tokio::test]

@@ -9,16 +9,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::StreamExt;
 use http::{Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use parking_lot::Mutex;
 use tidegate::config::Config;
 use tidegate::config::load::{Inputs, assemble};
+use tidegate::decide::LimitInFlight;
 use tidegate::front::bounds::Bounds;
 use tidegate::front::proxy::{
     AccessLog, Observers, ProxyListener, ServerTls, UpstreamStats, bounds, service,
@@ -27,6 +29,7 @@ use tidegate::front::serve::{Protocols, serve};
 use tidegate::front::tls::Tls;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -58,11 +61,18 @@ pub(super) fn domain(domain: &str) -> String {
 }
 
 pub(super) async fn proxy(table: &Arc<Table>, upstreams: &[SocketAddr], more: &str) -> Proxy {
-    let servers: Vec<String> = upstreams.iter().map(|addr| format!("http://{addr}")).collect();
-    proxy_to(table, &servers, more).await
+    proxy_to(table, &urls(upstreams), more).await
 }
 
-pub(super) async fn proxy_to(table: &Arc<Table>, servers: &[String], more: &str) -> Proxy {
+pub(super) fn urls(upstreams: &[SocketAddr]) -> Vec<String> {
+    upstreams.iter().map(|addr| format!("http://{addr}")).collect()
+}
+
+pub(super) async fn proxy_to<D: LimitInFlight>(
+    table: &Arc<D>,
+    servers: &[String],
+    more: &str,
+) -> Proxy {
     let config = config(servers, more);
     let usual = Bounds::from(&config);
     let bounds = bounds(&Bounds { request_timeout: Duration::from_millis(500), ..usual });
@@ -228,6 +238,17 @@ pub(super) const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
 // === clients ===
 
+/// A body whose parts are sent through a channel.
+pub(super) fn channel()
+-> (mpsc::Sender<Frame<Bytes>>, impl hyper::body::Body<Data = Bytes, Error = BoxError>) {
+    let (sender, receiver) = mpsc::channel::<Frame<Bytes>>(1);
+    let parts = futures_util::stream::unfold(receiver, |mut receiver| async {
+        let frame = receiver.recv().await?;
+        Some((Ok::<_, BoxError>(frame), receiver))
+    });
+    (sender, StreamBody::new(parts.boxed()))
+}
+
 /// A connection of HTTP/2 to the proxy.
 pub(super) async fn http2<B>(addr: SocketAddr) -> SendRequest<B>
 where
@@ -256,4 +277,68 @@ pub(super) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
         }
     };
     in_time(end, reading).await
+}
+
+// === frames of HTTP/2 ===
+
+pub(super) const DATA: u8 = 0;
+pub(super) const HEADERS: u8 = 1;
+pub(super) const RST_STREAM: u8 = 3;
+/// A flag of `DATA`.
+pub(super) const END_STREAM: u8 = 1;
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// A frame of settings, all of them the usual ones.
+pub(super) const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
+
+/// A frame of the first stream.
+pub(super) fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(payload.len()).expect("a short payload");
+    [&[0, 0, length, kind, flags, 0, 0, 0, 1], payload].concat()
+}
+
+/// Reads frames until there is one of this kind, or the stream ends.
+pub(super) async fn until_frame(stream: &mut TcpStream, kind: u8) -> std::io::Result<()> {
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await?;
+        let [a, b, c, read, ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        stream.read_exact(&mut payload).await?;
+        if read == kind {
+            return Ok(());
+        }
+    }
+}
+
+/// A server that answers the first request of each connection with bytes, and lets the connection
+/// go on or not.
+pub(super) async fn byte_server(
+    is_http2: bool,
+    answer: Vec<u8>,
+    goes_on: bool,
+) -> (SocketAddr, AbortOnDropHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let addr = listener.local_addr().expect("an address");
+    let running = tokio::spawn(async move {
+        let mut tasks = JoinSet::new();
+        loop {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let answer = answer.clone();
+            tasks.spawn(async move {
+                if is_http2 {
+                    stream.read_exact(&mut [0; PREFACE.len()]).await?;
+                    stream.write_all(SETTINGS).await?;
+                    until_frame(&mut stream, HEADERS).await?;
+                } else {
+                    read_until(&mut stream, "\r\n\r\n").await;
+                }
+                stream.write_all(&answer).await?;
+                if goes_on {
+                    stream.read_to_end(&mut Vec::new()).await?;
+                }
+                std::io::Result::Ok(())
+            });
+        }
+    });
+    (addr, AbortOnDropHandle::new(running))
 }

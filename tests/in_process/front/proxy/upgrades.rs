@@ -146,6 +146,30 @@ async fn upgrades_to_http_and_those_with_a_body_are_not_passed_on() {
     }
 }
 
+/// Only a connection of HTTP/1.1 can switch.
+#[tokio::test]
+async fn an_upgrade_is_not_passed_on_to_servers_that_are_spoken_to_by_http2() {
+    let respond = |request: http::Request<hyper::body::Incoming>| async move {
+        let asks = request.headers().contains_key("upgrade");
+        ok(format!("{:?} {asks}", request.version()))
+    };
+    let (first, second) = (app(respond).await, app(respond).await);
+    for (protocol, more) in [("h2c", ""), ("auto", "content-type: application/grpc\r\n")] {
+        let keys = format!("protocol = \"{protocol}\"\neject_after = 1\n");
+        let proxy = proxy(&Table::usual(), &[first.addr, second.addr], &keys).await;
+        for _ in 0..4 {
+            let ask = ASK.replace("host: t\r\n", &format!("host: t\r\n{more}"));
+            let mut stream = TcpStream::connect(proxy.addr()).await.expect("a connection");
+            stream.write_all(ask.as_bytes()).await.expect("sent");
+            let mut reply = Vec::new();
+            let _ = in_time("it is closed", stream.read_to_end(&mut reply)).await;
+            let reply = parse(&reply);
+            assert_eq!((reply.status, reply.body.as_str()), (200, "HTTP/2.0 false"), "{protocol}");
+        }
+        assert_eq!(proxy.upstreams.ejections.get(), 0);
+    }
+}
+
 #[tokio::test]
 async fn an_application_cannot_switch_to_what_the_client_did_not_ask_for() {
     let answer = "HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: other\r\n\r\nHTTP/1.1 200 OK\r\n\r\n";
