@@ -80,11 +80,8 @@ async fn a_response_with_two_lengths_is_passed_on_with_one() {
     // Without a body there is nothing by which the right one could be found.
     for status in ["200 OK", "204 No Content", "304 Not Modified"] {
         let head = format!("HTTP/1.1 {status}\r\ncontent-length: 5\r\n");
-        let app = RawApp::start(&[
-            &format!("{head}content-length: 6\r\n\r\n"),
-            &format!("{head}content-length: 5\r\n\r\n"),
-        ]);
-        let app = app.await;
+        let [six, five] = [6, 5].map(|length| format!("{head}content-length: {length}\r\n\r\n"));
+        let app = RawApp::start(&[&six, &five]).await;
         let proxy = proxy(&Table::usual(), &[app.addr], "").await;
         assert_eq!(request(proxy.addr(), "HEAD", "/", &[], b"").await.status, 502, "{status}");
         let reply = request(proxy.addr(), "HEAD", "/", &[], b"").await;
