@@ -318,6 +318,7 @@ mod tests {
                 "http",
                 "grpc",
                 "resp",
+                "gubernator",
                 "proxy",
                 "admin",
                 "join",

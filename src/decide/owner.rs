@@ -32,7 +32,8 @@ const GRANT_PATIENCE_DIVISOR: u32 = 2;
 
 impl Decider {
     /// Decides the check that `from` forwarded because this node owns its key, and `further` ones
-    /// of the same counters. What was decided comes with the term that it was decided in, for [`Decider::confirmation`].
+    /// of the same counters. What was decided comes with the term that it was decided in, for
+    /// [`Decider::confirmation`].
     pub fn decide_for_peer(
         &self,
         from: (&NodeId, Generation),

@@ -204,7 +204,15 @@ async fn a_commit_outlasts_a_lease_and_not_the_loss_of_its_key() {
     let (a, b, relay) = behind_a_relay(patient).await;
     let (decider, ownership) = (&a.core.decider, &a.core.ownership);
     let values = owned_by(&a, "durable", 2);
-    let used_at = |node: &Node, value: &str| held(node, "durable", value).map(|it| used(&it));
+    let used_at = |node: &Node, value: &str| {
+        let token = token(node, "durable", value);
+        let of_it = |it: &StoredCounter| it.key.token == token;
+        let used = |it: &StoredCounter| match it.state {
+            State::FixedWindow { used, .. } => Some(used),
+            _ => None,
+        };
+        all(node).iter().filter(|it| of_it(it)).find_map(used)
+    };
     for (value, is_lost) in values.iter().zip([false, true]) {
         let entries = vec![Entry { key: "durable", value }];
         let descriptors = &[Descriptor { entries, hits: None, limit: None }];

@@ -103,7 +103,7 @@ const CONFINED: [(&str, &[&str]); 22] = [
     ("saphyr_parser", &["crates/rules/src/yaml/"]),
     ("sfv", &["crates/client/src/fields.rs", "crates/tower/src/http_node.rs"]),
     ("reqwest_middleware", &["crates/client/src/pacing.rs"]),
-    ("fastrand", &["crates/client/src/pacer.rs", "src/traces/span.rs"]),
+    ("fastrand", &["crates/client/src/pacer.rs", "src/front/connection.rs", "src/traces/span.rs"]),
     ("opentelemetry_proto", &["src/node/traces/receiver.rs", "src/traces/"]),
     ("lru", &["crates/client/src/recent.rs"]),
     // `tidegate ca` runs without a node, so it has no environment to take them from.

@@ -1,8 +1,8 @@
 //! Strict compatibility of rule files, `tidegate rules validate --strict-compat`: for folders that
 //! both limiters read during a migration.
 //!
-//! Nearly everything that envoyproxy/ratelimit rejects is rejected by tidegate as well. What remains
-//! are the keys of tidegate ([`keys::Key::is_envoy`] is false), lists of limits, and descriptors
+//! Nearly all that envoyproxy/ratelimit rejects is rejected by tidegate as well. What remains are
+//! the keys of tidegate ([`keys::Key::is_envoy`] is false), lists of limits, and descriptors
 //! that are one there: it joins key and value by an underscore, so that `a` with the value `b_c`
 //! is `a_b` with the value `c`.
 

@@ -5,7 +5,7 @@
 //! | request | here |
 //! |---|---|
 //! | `TOKEN_BUCKET` | [`first_hit_window`](tidegate_limiter::engine::first_hit_window) |
-//! | `LEAKY_BUCKET` | [`token_bucket`](tidegate_limiter::engine::token_bucket) of `burst`, or of `limit` if that is 0 |
+//! | `LEAKY_BUCKET` | [`token_bucket`] of `burst`, or of `limit` if that is 0 |
 //! | `DURATION_IS_GREGORIAN` | the same for each interval of the calendar by itself |
 //! | `duration` 0 | nothing is kept: each request has the whole limit |
 //!
@@ -37,13 +37,15 @@
 //! | field | range | beyond |
 //! |---|---|---|
 //! | `hits` | ±4,294,967,295 | as the nearest |
-//! | `limit`, `burst` | 0 to 4,294,967,295; a full bucket drains within 100 years | as the nearest |
+//! | `limit`, `burst` | 0 to 4,294,967,295; a bucket drains within 100 years | as the nearest |
 //! | `duration` | 0 to 400 days | as 400 days; an error below 0 |
 //! | `created_at` of a bucket | 1 s before to 3 min after now | as the nearest |
 //! | `algorithm`, kind of interval | those that there are | an error |
 //!
 //! An error about a number is a response of `OVER_LIMIT`, so that a client that does not read
 //! errors is not admitted. The two errors about names are as there.
+//!
+//! [`token_bucket`]: tidegate_limiter::engine::token_bucket
 
 use jiff::tz::TimeZone;
 use tidegate_limiter::engine::{Behavior, Verdict};

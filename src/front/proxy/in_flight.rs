@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::adaptive_limit::Slot;
-use super::body::Upload;
+use super::request_body::Upload;
 use crate::decide::Place;
 
 /// Requests at one server; clones share the count.

@@ -16,12 +16,12 @@ use tidegate_limiter::descriptor::Descriptor;
 use tidegate_limiter::units::Hits;
 
 use super::access_log::{AccessLog, Entry, Record};
-use super::body::ResponseBody;
 use super::connector::ServerTls;
 use super::failure::UpstreamStats;
 use super::headers::{self, HeadError, Sender};
 use super::queue::Queue;
 use super::rejection::{self, Form};
+use super::response_body::ResponseBody;
 use super::tunnel::{self, Switch};
 use super::upstream::{Head, Upstreams};
 use crate::config::{Auth, Config, proxy};

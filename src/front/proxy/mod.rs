@@ -26,7 +26,6 @@ pub mod headers;
 
 mod access_log;
 mod adaptive_limit;
-mod body;
 mod connector;
 mod failure;
 mod gradient;
@@ -35,6 +34,8 @@ mod in_flight;
 mod listener;
 mod queue;
 mod rejection;
+mod request_body;
+mod response_body;
 mod tunnel;
 mod upstream;
 

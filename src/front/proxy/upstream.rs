@@ -21,12 +21,13 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::adaptive_limit::{AdaptiveLimit, Outcome, Slot};
-use super::body::{Progress, RequestBody, ServerBody, Upload};
 use super::connector::{Connector, ServerTls};
 use super::failure::{Failure, UpstreamStats};
 use super::headers;
 use super::health::{Change, EJECTED_FOR, Health, Use};
 use super::in_flight::{InFlight, Load};
+use super::request_body::{Progress, RequestBody, Upload};
+use super::response_body::ServerBody;
 use super::tunnel::Switch;
 use crate::config::Proxy;
 use crate::config::proxy::UpstreamProtocol;

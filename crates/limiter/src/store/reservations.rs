@@ -25,6 +25,7 @@ use super::overflow::{Overflow, refusal};
 use super::shard::Shard;
 use super::sharded::Store;
 use super::slot::Slot;
+use super::unconfirmed::AwaitsCopy;
 use crate::engine::grant::Outstanding;
 use crate::engine::reservation::TTL_MAX;
 use crate::engine::{Reservation, Retry, State, Verdict};
@@ -211,6 +212,23 @@ impl Store {
             Some(before) => drop(shard.store(key, before, now)),
             None => drop(shard.remove(key)),
         }
+    }
+
+    /// To be called before the commit of a reservation with this key that waits for a replica. When
+    /// the result is dropped, [`Store::enqueue_replication`] and [`Store::enqueue_snapshot`] send
+    /// what was held back.
+    pub fn awaits_copy(&self, key: KeyHash) -> AwaitsCopy {
+        self.unconfirmed.add(key)
+    }
+
+    /// Whether a commit of a descriptor with this token waits for a replica.
+    pub fn has_unconfirmed(&self, token: u64) -> bool {
+        self.unconfirmed.has_token(token)
+    }
+
+    /// Whether a commit with this key waits for a replica.
+    pub fn is_unconfirmed(&self, key: KeyHash) -> bool {
+        self.unconfirmed.has(key)
     }
 
     /// Whether something is reserved under this key.

@@ -2,8 +2,9 @@
 //!
 //! Such an end must reach nobody without its owner: not the disk, from which a node that was killed
 //! would bring it back beside counters of another owner, and not a replica when the lease is over.
-//! There the commit would count as done, and its cost be hidden by the join of the counters. Without
-//! its end the same commit counts once more at most, so that a limit admits less and never more.
+//! There the commit would count as done, and its cost be hidden by the join of the counters.
+//! Without its end the same commit counts once more at most, so that a limit admits less and never
+//! more.
 //!
 //! **Bound:** the commits that wait for a replica.
 
@@ -14,7 +15,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use super::key::KeyHash;
-use super::sharded::Store;
 
 #[derive(Debug, Default)]
 pub(super) struct Unconfirmed {
@@ -32,33 +32,23 @@ pub struct AwaitsCopy {
     key: KeyHash,
 }
 
-impl Store {
-    /// To be called before the commit of a reservation with this key. When the result is dropped,
-    /// [`Store::enqueue_replication`] and [`Store::enqueue_snapshot`] send what was held back.
-    pub fn awaits_copy(&self, key: KeyHash) -> AwaitsCopy {
-        let unconfirmed = Arc::clone(&self.unconfirmed);
-        {
-            let mut keys = unconfirmed.keys.lock();
-            keys.entry(key.token).or_default().push(key);
-            unconfirmed.count.store(keys.len(), Ordering::Release);
-        }
-        AwaitsCopy { unconfirmed, key }
-    }
-
-    /// Whether a commit of a descriptor with this token waits for a replica.
-    pub fn has_unconfirmed(&self, token: u64) -> bool {
-        self.unconfirmed.has_any() && self.unconfirmed.keys.lock().contains_key(&token)
-    }
-
-    /// Whether a commit with this key waits for a replica.
-    pub fn is_unconfirmed(&self, key: KeyHash) -> bool {
-        let is_among = |keys: &Vec<KeyHash>| keys.contains(&key);
-        self.unconfirmed.has_any()
-            && self.unconfirmed.keys.lock().get(&key.token).is_some_and(is_among)
-    }
-}
-
 impl Unconfirmed {
+    pub(super) fn add(self: &Arc<Self>, key: KeyHash) -> AwaitsCopy {
+        let mut keys = self.keys.lock();
+        keys.entry(key.token).or_default().push(key);
+        self.count.store(keys.len(), Ordering::Release);
+        AwaitsCopy { unconfirmed: Arc::clone(self), key }
+    }
+
+    pub(super) fn has_token(&self, token: u64) -> bool {
+        self.has_any() && self.keys.lock().contains_key(&token)
+    }
+
+    pub(super) fn has(&self, key: KeyHash) -> bool {
+        let is_among = |keys: &Vec<KeyHash>| keys.contains(&key);
+        self.has_any() && self.keys.lock().get(&key.token).is_some_and(is_among)
+    }
+
     fn has_any(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }

@@ -83,8 +83,8 @@ impl Node {
         fs::rename(draft, self.rules.join("rules.yaml")).unwrap();
     }
 
-    /// Writes its `cluster.toml`: the listeners and `more`, in which a section `[gubernator]` gets the
-    /// addresses of this node.
+    /// Writes its `cluster.toml`: the listeners and `more`, in which a section `[gubernator]` gets
+    /// the addresses of this node.
     pub fn write_config(&self, more: &str) {
         let Self { id, http, grpc, resp, admin, gubernator, .. } = self;
         let key = |name: &str, value: &str| format!("{name} = \"{value}\"\n");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Collected, Full};
 use hyper::body::Incoming;
 use tidegate_testkit::wait::until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -213,7 +213,7 @@ async fn a_response_that_stops_is_cut_and_not_ended() {
 async fn a_client_with_a_broken_body_ejects_no_server() {
     let respond = |request: Request<Incoming>| async {
         let body = request.into_body().collect().await;
-        ok(body.map_or(Bytes::from_static(b"broken"), http_body_util::Collected::to_bytes))
+        ok(body.map_or(Bytes::from_static(b"broken"), Collected::to_bytes))
     };
     for protocol in ["http1", "h2c"] {
         let (first, second) = (app(respond).await, app(respond).await);
@@ -239,23 +239,29 @@ async fn a_stream_that_is_reset_before_its_end_is_no_whole_response() {
         [(0_u8, &begun, false), (8, &begun, false), (2, &begun, false), (0, &whole, true)]
     {
         let name = format!("{code} {is_whole}");
+        let broken = u64::from(!is_whole);
         let answer = [&answer[..], &frame(RST_STREAM, 0, &[0, 0, 0, code])].concat();
-        let (addr, _running) = byte_server(true, answer, true).await;
-        let proxy = proxy(&Table::usual(), &[addr], "protocol = \"h2c\"\n").await;
+        let (addr, _running) = byte_server(true, answer.clone(), true).await;
+        let over_http2 = proxy(&Table::usual(), &[addr], "protocol = \"h2c\"\n").await;
         // It does not vanish either: the head reaches the client, and what has come.
-        let mut client = http2(proxy.addr()).await;
+        let mut client = http2(over_http2.addr()).await;
         let get = Request::get("http://shop/").body(Full::<Bytes>::default()).expect("a request");
         let response = client.send_request(get).await.expect("a response");
         assert_eq!(response.status(), 200, "{name}");
         let body = in_time("its end", response.into_body().collect()).await;
         assert_eq!(body.is_ok(), is_whole, "{name}");
+        assert_eq!(over_http2.upstreams.broken.get(), broken, "{name}");
+
+        // The server answers the first request of a connection alone.
+        let (addr, _running) = byte_server(true, answer, true).await;
+        let over_http1 = proxy(&Table::usual(), &[addr], "protocol = \"h2c\"\n").await;
         let get = "GET / HTTP/1.1\r\nhost: t\r\n";
         let get = format!("{get}{}\r\n", if is_whole { "connection: close\r\n" } else { "" });
-        let reply = parse(&send(proxy.addr(), get.as_bytes()).await);
+        let reply = parse(&send(over_http1.addr(), get.as_bytes()).await);
         let ends = reply.body.ends_with("\r\n0\r\n\r\n");
         assert_eq!((reply.status, ends), (200, is_whole), "{name} {reply:?}");
         assert!(reply.body.contains("part"), "{name} {reply:?}");
-        assert_eq!(proxy.upstreams.broken.get(), if is_whole { 0 } else { 2 }, "{name}");
+        assert_eq!(over_http1.upstreams.broken.get(), broken, "{name}");
     }
 }
 
@@ -284,7 +290,7 @@ async fn an_upload_whose_stream_is_reset_is_not_whole_for_the_application() {
         let (ends, (sender, body)) = (ends.clone(), channel());
         tokio::spawn(async move {
             let read = request.into_body().collect().await;
-            let _ = ends.send(read.map(|body| body.to_bytes()).map_err(drop)).await;
+            let _ = ends.send(read.map(Collected::to_bytes).map_err(drop)).await;
             drop(sender);
         });
         async { Response::new(body.boxed_unsync()) }

@@ -69,7 +69,7 @@ async fn a_response_with_two_lengths_is_passed_on_with_one() {
         let reply = request(proxy.addr(), "GET", "/", &[], b"").await;
         let framing = (reply.header("content-length"), reply.header("transfer-encoding"));
         assert_eq!(framing, (None, Some("chunked")), "{length}");
-        assert_eq!(reply.body, "a\r\n0123456789\r\n0\r\n\r\n", "{length}");
+        assert_eq!(reply.body, "A\r\n0123456789\r\n0\r\n\r\n", "{length}");
         let mut client = http2::<Full<Bytes>>(proxy.addr()).await;
         let get = Request::get("http://shop/").body(Full::default()).expect("a request");
         let response = client.send_request(get).await.expect("a response");
