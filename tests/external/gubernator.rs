@@ -13,9 +13,9 @@ use crate::TIDEGATE;
 async fn a_python_client_and_curl_get_the_responses_of_gubernator() {
     let options = ClusterOptions {
         nodes: THREE,
-        rules: "",
-        config: "may_be_empty = true\n[gubernator]\n",
-        sets: &["cluster.deadline=1s"],
+        rules: "domain: unused\n",
+        config: "[gubernator]\n",
+        sets: &["cluster.deadline=1s", "rules.may_be_empty=true"],
         ..ClusterOptions::default()
     };
     let cluster = Cluster::start(TIDEGATE, options).await;
