@@ -260,7 +260,7 @@ async fn global_requests_are_never_over_the_limit() {
 async fn invented_names_leave_memory_bounded() {
     const KEYS_MAX: u64 = 5_000;
     let names = u64::from(variable::number("TIDEGATE_NAMES", 20_000));
-    let sets = &["cluster.deadline=1s", "limits.keys_max=5000"];
+    let sets = &["cluster.deadline=1s", "rules.may_be_empty=true", "limits.keys_max=5000"];
     let cluster = Cluster::start(TIDEGATE, ClusterOptions { sets, ..OPTIONS }).await;
     let client = Client::of(&cluster);
     let limited = |hits| hit("limited", hits, 5);
