@@ -29,7 +29,7 @@ use tidegate_cluster::backoff::exponential;
 use tidegate_cluster::mesh::codec::CARRIED_CHECKS;
 use tidegate_cluster::mesh::wire::{COMBINED_VERDICTS_MAX, Call, CarriedCall, Reply};
 use tidegate_cluster::mesh::{CallError, Mesh, Peer, StreamClass, running};
-use tidegate_cluster::ownership::{OwnerTerm, Standing};
+use tidegate_cluster::ownership::OwnerTerm;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::{Behavior, Verdict};
 use tidegate_limiter::policy::{Durability, Mode, Scope};
@@ -407,7 +407,7 @@ impl Decider {
                     let owns = || node.ownership.decides(rule.scope, key.token);
                     let now = node.clock.now();
                     let counters = std::slice::from_ref(&check.counter);
-                    let owner_term = self.owner_term(counters, rule.scope);
+                    let owner_term = self.owner_term(rule.durability, counters, rule.scope);
                     let Some(verdict) = node.store.check_carried_if(check, now, owns) else {
                         search.not_owned_here();
                         continue;
@@ -536,9 +536,8 @@ impl Decider {
         for (at, check) in call.checks.iter().enumerate() {
             let key = check.counter.key;
             let owns = || node.ownership.decides(call.scope, key.token);
-            let owner_term = (call.durability == Durability::Replicated)
-                .then(|| node.ownership.owner_term(call.scope, key.token))
-                .flatten();
+            let counters = std::slice::from_ref(&check.counter);
+            let owner_term = self.owner_term(call.durability, counters, call.scope);
             let decide = || {
                 let verdict = node.store.check_carried_if(check, now, owns)?;
                 self.announce_carried(check, call.scope);
@@ -577,17 +576,12 @@ impl Decider {
             return (Reply::NotOwner { epoch, holder }, None);
         }
         let reply = Reply::Carried { verdicts, is_confirmed: true };
-        let (decider, deadline) = (self.clone(), self.deadline(call.scope));
-        let call_scope = call.scope;
+        let (decider, scope, deadline) = (self.clone(), call.scope, self.deadline(call.scope));
         let copied = (!awaiting.is_empty()).then(|| {
             let confirmed = reply.clone();
             async move {
-                let decides = |(counter, term): (&Counter, &Option<OwnerTerm>)| {
-                    let counters = std::slice::from_ref(counter);
-                    decider.standing(counters, call_scope, *term) == Standing::Decides
-                };
                 let is_confirmed = decider.is_copied(&awaiting, Hits::ONE, deadline).await
-                    && awaiting.iter().zip(&owner_terms).all(decides);
+                    && owner_terms.iter().all(|term| decider.is_owner_since(scope, *term));
                 match confirmed {
                     Reply::Carried { verdicts, .. } => Reply::Carried { verdicts, is_confirmed },
                     other => other,

@@ -17,7 +17,7 @@ use tidegate_cluster::pki::Role;
 use tidegate_cluster::replication::Replicator;
 use tidegate_cluster::sync::Synchroniser;
 use tidegate_limiter::descriptor::Descriptor;
-use tidegate_limiter::policy::{Durability, Mode, Scope};
+use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::store::{KeyHash, KeyHasher, LocalActor, Store, Verdicts};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::route::Topology;
@@ -393,9 +393,7 @@ impl Decider {
             Some(Begun::Open(divided)) => return Step::Divided(divided),
             None => {}
         }
-        let owner_term = (rule.durability == Durability::Replicated)
-            .then(|| self.owner_term(counters, rule.scope))
-            .flatten();
+        let owner_term = self.owner_term(rule.durability, counters, rule.scope);
         let owned = if rule.mode == Mode::Leased && self.shared.peers.is_some() {
             let limits = check.limits();
             if let Some((verdicts, source)) = self.decide_if_granted(&limits, hits, now) {

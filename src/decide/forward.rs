@@ -298,7 +298,8 @@ impl Decider {
                 Target::Here => {
                     traced::asks(spans, node.incarnation.node());
                     let now = node.clock.now();
-                    let owner_term = self.owner_term(&limits.counters, limits.scope);
+                    let owner_term =
+                        self.owner_term(limits.durability, &limits.counters, limits.scope);
                     let Some(verdicts) = self.decide_each_if_owned(limits, hits, now) else {
                         search.not_owned_here();
                         continue;

@@ -53,9 +53,9 @@ impl Decider {
         let limits = limits(check);
         let holder = holder(from);
         let mut grant = None;
-        let awaits_replica = check.durability == Durability::Replicated || ask.is_some();
-        let owner_term =
-            awaits_replica.then(|| self.owner_term(&limits.counters, check.scope)).flatten();
+        // A grant is sent when a replica has its charge, whatever the durability of the rule.
+        let durability = if ask.is_some() { Durability::Replicated } else { check.durability };
+        let owner_term = self.owner_term(durability, &limits.counters, check.scope);
         let decide = || {
             if ask.is_none() {
                 let verdicts = self.decide_each_if_owned(&limits, &hits, now)?;
@@ -207,9 +207,17 @@ impl Decider {
         self.shared.peers.is_some() && replication::awaits_confirm(durability, hits, verdicts)
     }
 
-    /// The term in which these counters are decided now; `None` at a node that does not decide
-    /// them. To be taken before a decision that [`Decider::is_confirmed`] is asked about.
-    pub(super) fn owner_term(&self, counters: &[Counter], scope: Scope) -> Option<OwnerTerm> {
+    /// The term in which these counters are decided now; `None` if nothing waits for a replica, or
+    /// at a node that does not decide them. To be taken before a decision that [`Decider::is_confirmed`] is asked about.
+    pub(super) fn owner_term(
+        &self,
+        durability: Durability,
+        counters: &[Counter],
+        scope: Scope,
+    ) -> Option<OwnerTerm> {
+        if durability != Durability::Replicated {
+            return None;
+        }
         self.shared.node.ownership.owner_term(scope, counters.first()?.key.token)
     }
 
@@ -224,8 +232,7 @@ impl Decider {
         hits: Hits,
         deadline: Duration,
     ) -> bool {
-        self.is_copied(counters, hits, deadline).await
-            && self.standing(counters, scope, owner_term) == Standing::Decides
+        self.is_copied(counters, hits, deadline).await && self.is_owner_since(scope, owner_term)
     }
 
     /// Whether a replica has stored the present counts within `deadline`.
@@ -240,15 +247,10 @@ impl Decider {
         peers.replicator.confirm(&keys, hits, deadline).await
     }
 
-    pub(super) fn standing(
-        &self,
-        counters: &[Counter],
-        scope: Scope,
-        term: Option<OwnerTerm>,
-    ) -> Standing {
-        let token = counters.first().map(|counter| counter.key.token);
-        let of = |(token, term)| self.shared.node.ownership.standing(scope, token, term);
-        token.zip(term).map_or(Standing::Lost, of)
+    /// Whether no other node can have decided since this term, except with all counts of it.
+    pub(super) fn is_owner_since(&self, scope: Scope, term: Option<OwnerTerm>) -> bool {
+        let ownership = &self.shared.node.ownership;
+        term.is_some_and(|term| ownership.standing(scope, term) == Standing::Decides)
     }
 
     /// After a refund: every node that may have cached a refusal at this token forgets it.

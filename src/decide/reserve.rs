@@ -67,7 +67,7 @@ pub const TTL_DEFAULT: Span = Span::from_secs(60);
 pub const COMMIT_PATIENCE: Duration = Duration::from_secs(4);
 /// How much longer a commit that no replica has confirmed is followed while the node is the owner.
 const UNCONFIRMED_MAX: Duration = Duration::from_secs(10);
-/// How soon it is seen that the node decides the key no more.
+/// How soon it is seen that the lease has ended, or the key is lost.
 const LOSS_SEEN_WITHIN: Duration = Duration::from_millis(20);
 /// How long a replica is then asked each time.
 const COPIED_AGAIN: Duration = Duration::from_secs(1);
@@ -185,7 +185,7 @@ struct Asking {
     parts: Vec<Option<Part>>,
     /// Of each part.
     answers: Vec<Option<Answered>>,
-    /// Nobody has the id before the request is admitted.
+    /// No client has the id before the request is admitted.
     is_new: bool,
     ttl: Span,
     /// A node that leaves waits for it.
@@ -428,7 +428,7 @@ impl Decider {
         };
         match &self.shared.runtime {
             None => asked.await,
-            // What it returns is dropped, and given back, if nobody waits for it any more.
+            // What it returns is dropped, and given back, if its caller waits for it no more.
             Some(runtime) => runtime.spawn(asked).await.unwrap_or_else(|_| asking(Vec::new())),
         }
     }
@@ -802,7 +802,7 @@ impl Decider {
         }
     }
 
-    /// Waits until this node does not decide the key, for now or for good.
+    /// Waits until this node has no lease, or has lost the key.
     async fn stops_deciding(&self, part: &Part, owner_term: OwnerTerm) {
         while self.standing_of(part, owner_term) == Standing::Decides {
             sleep(LOSS_SEEN_WITHIN).await;
@@ -810,7 +810,7 @@ impl Decider {
     }
 
     fn standing_of(&self, part: &Part, owner_term: OwnerTerm) -> Standing {
-        self.shared.node.ownership.standing(part.limits.scope, part.key.token, owner_term)
+        self.shared.node.ownership.standing(part.limits.scope, owner_term)
     }
 
     async fn is_part_copied(&self, part: &Part, patience: Duration) -> bool {

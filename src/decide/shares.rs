@@ -85,7 +85,7 @@ impl Decider {
         let mut open = Divided::new(seen, hits);
         for at in open.seen.order.clone() {
             let Some(part) = open.seen.shares.parts.get(at) else { continue };
-            let owner_term = self.owner_term(&part.counters, part.scope);
+            let owner_term = self.owner_term(part.durability, &part.counters, part.scope);
             match self.decide_here(part, at == open.seen.shares.own, hits, now) {
                 Here::Admitted((verdicts, source), held) => {
                     let is_local = source == VerdictSource::Local;

@@ -1,4 +1,4 @@
-//! How a node gets its certificate without anybody copying a private key: by a token, and from its
+//! How a node gets its certificate without a private key being copied: by a token, and from its
 //! peers before it expires.
 //!
 //! ```text

@@ -112,7 +112,7 @@ impl From<TcpListener> for Listener {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody else may have removed it.
+        // It may have been removed already.
         let _ = fs::remove_file(&self.0);
     }
 }

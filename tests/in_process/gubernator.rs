@@ -26,6 +26,7 @@ use tidegate_proto::gubernator::{
 };
 use tidegate_rules::book::Book;
 use tidegate_testkit::clock::ManualClock;
+use tidegate_testkit::gubernator::response_of_json;
 use tidegate_testkit::in_process::standalone;
 use tonic::Status;
 use tonic_prost::ProstCodec;
@@ -222,7 +223,12 @@ impl Node {
                 let (status, body) = self.post(json!({ "requests": requests }).to_string()).await;
                 assert_eq!(status, 200, "{body}");
                 let answer: Value = serde_json::from_str(&body).expect("JSON");
-                answer["responses"].as_array().expect("a list").iter().map(of_json).collect()
+                answer["responses"]
+                    .as_array()
+                    .expect("a list")
+                    .iter()
+                    .map(response_of_json)
+                    .collect()
             }
         }
     }
@@ -255,21 +261,6 @@ fn as_json(request: &RateLimitReq) -> Value {
         json["created_at"] = json!(created_at.to_string());
     }
     json
-}
-
-fn of_json(json: &Value) -> RateLimitResp {
-    let number = |name: &str| json[name].as_str().expect("a text").parse().expect("a number");
-    let mut response = RateLimitResp {
-        limit: number("limit"),
-        remaining: number("remaining"),
-        reset_time: number("reset_time"),
-        error: json["error"].as_str().expect("a text").to_owned(),
-        ..RateLimitResp::default()
-    };
-    let status = json["status"].as_str().expect("a name");
-    let status = tidegate_proto::gubernator::Status::from_str_name(status);
-    response.set_status(status.expect("a status"));
-    response
 }
 
 fn millis(at: Timestamp) -> i64 {

@@ -16,9 +16,9 @@ use tidegate_limiter::engine::reservation::REMEMBERED;
 use tidegate_limiter::policy::{Durability, Scope};
 use tidegate_limiter::store::{Cursor, KeyHash, MergeOutcome, Settled, StoredCounter};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
-use tidegate_ownership::HandoffReply;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
+use tidegate_ownership::{HandoffReply, MemberId};
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, NodeOptions, cluster, settled};
 use tidegate_testkit::relay::{Link, Relay};
@@ -178,10 +178,10 @@ async fn a_copy_confirms_no_hit_of_an_owner_that_lost_the_key_after_it() {
     let of_a_client = a.check("durable", &values[1]);
     let lost = async {
         let right = ownership.right();
-        let held = OwnedRanges::clone(&right.owned_ranges);
-        ownership
-            .publish(right.leases, OwnedRanges { epoch: held.epoch, ..OwnedRanges::default() });
-        ownership.publish(right.leases, held);
+        // Evicted, and admitted anew.
+        let member = Some(MemberId(u64::MAX));
+        let again = OwnedRanges { member, ..OwnedRanges::clone(&right.owned_ranges) };
+        ownership.publish(right.leases, again);
         relay.link.cut(false);
     };
     let (of_a_client, ()) = tokio::join!(of_a_client, lost);
@@ -193,7 +193,7 @@ async fn a_copy_confirms_no_hit_of_an_owner_that_lost_the_key_after_it() {
     assert_eq!(anew.statuses[0].source, VerdictSource::Local);
 }
 
-/// Its lease ends while a commit waits for the replica. Nobody takes over: it goes on. Somebody
+/// Its lease ends while a commit waits for the replica. No other node takes over: it goes on. One
 /// does: it is taken back, and counts at the next owner.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_outlasts_a_lease_and_not_the_loss_of_its_key() {
@@ -228,13 +228,11 @@ async fn a_commit_outlasts_a_lease_and_not_the_loss_of_its_key() {
             _ = eventually("it is counted", TIMEOUT, || used_at(&a, value) == Some(30)) => {}
         }
         let right = ownership.right();
-        let owned = OwnedRanges::clone(&right.owned_ranges);
         if is_lost {
-            let none = OwnedRanges { epoch: owned.epoch, ..OwnedRanges::default() };
-            ownership.publish(right.leases, none);
+            let (member, owned) = (Some(MemberId(u64::MAX)), right.owned_ranges.clone());
+            ownership.publish(right.leases, OwnedRanges { member, ..OwnedRanges::clone(&owned) });
             let is_taken_back = || used_at(&a, value).unwrap_or(0) == 0;
             eventually("it is taken back", TIMEOUT, is_taken_back).await;
-            ownership.publish(right.leases, owned);
         } else {
             ownership.renew(Leases::default());
             eventually("the lease begins anew", TIMEOUT, || ownership.has_lease()).await;

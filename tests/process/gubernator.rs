@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tidegate_proto::gubernator::{
     Algorithm, GetRateLimitsReq, GetRateLimitsResp, RateLimitReq, RateLimitResp,
 };
+use tidegate_testkit::gubernator::response_of_json;
 use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
 use tidegate_testkit::variable;
 use tokio::time::sleep;
@@ -77,7 +78,7 @@ impl<'c> Client<'c> {
             self.cluster.http.post(addr, "/v1/GetRateLimits", &body).await.expect("a reply");
         assert_eq!(reply.status, 200, "{reply:?}");
         let reply: Value = serde_json::from_str(&reply.body).expect("JSON");
-        reply["responses"].as_array().expect("a list").iter().map(of_json).collect()
+        reply["responses"].as_array().expect("a list").iter().map(response_of_json).collect()
     }
 }
 
@@ -96,21 +97,6 @@ fn as_json(request: &RateLimitReq) -> Value {
         json["createdAt"] = json!(created_at);
     }
     json
-}
-
-fn of_json(json: &Value) -> RateLimitResp {
-    let number = |name: &str| json[name].as_str().expect("a text").parse().expect("a number");
-    let mut response = RateLimitResp {
-        limit: number("limit"),
-        remaining: number("remaining"),
-        reset_time: number("reset_time"),
-        error: json["error"].as_str().expect("a text").to_owned(),
-        ..RateLimitResp::default()
-    };
-    if json["status"] == OVER {
-        response.set_status(tidegate_proto::gubernator::Status::OverLimit);
-    }
-    response
 }
 
 #[expect(clippy::disallowed_methods, reason = "the time at which a client sends")]

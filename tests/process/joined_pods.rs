@@ -50,7 +50,7 @@ async fn a_pod_joins_under_its_own_name_alone_and_again_when_it_restarts() {
         succeeded(&join(start, &["--node", "n4", "--if-needed"]));
         let again = succeeded(&join(start, &["--node", "n4", "--if-needed"]));
         assert!(again.contains("this node has its certificate"), "{again}");
-        with_files(&mut cluster, "n4", &signer.folder.join(start)).start();
+        cluster.add_joined("n4", &signer.folder.join(start), OPTIONS).start();
         cluster.one_view().await;
         let node = &cluster.nodes[3];
         node.logged("renewed this node's certificate signed_by=signer-0", 1).await;
@@ -141,18 +141,6 @@ fn token_of(issuer: &TokenIssuer, pod: &str) -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let end = since.as_secs() + 600;
     issuer.sign(&claims_of_pod(ISSUER, "tidegate", "limits/tidegate", pod, end))
-}
-
-/// A further node with the files that `tidegate join` wrote. It does not run yet.
-fn with_files<'c>(cluster: &'c mut Cluster, id: &str, pki: &Path) -> &'c mut Node {
-    let folder = format!("{id}-{}", pki.file_name().unwrap().display());
-    let node = cluster.add_without_certificate(id, &folder, OPTIONS);
-    for (key, name) in
-        [("ca", "ca.pem"), ("cert", "node.pem"), ("key", "node.key"), ("secret", "cluster.secret")]
-    {
-        node.set(&format!("tls.{key}={}", pki.join(name).display()));
-    }
-    node
 }
 
 fn run(arguments: &[&str]) -> Output {

@@ -62,13 +62,13 @@ async fn a_token_works_once_and_the_certificate_is_renewed_without_a_restart() {
     succeeded(&if_needed);
     let (key, certificate) = (read(&pki, "node.key"), read(&pki, "node.pem"));
     // It is for n4 alone.
-    let node = with_files(&mut cluster, "n5", &pki);
+    let node = cluster.add_joined("n5", &pki, OPTIONS);
     node.start();
     assert_eq!(node.exit_code(PATIENCE).await, Some(2));
     assert!(node.log().contains("does not carry the name n5"), "{}", node.log());
     cluster.nodes.pop();
 
-    with_files(&mut cluster, "n4", &pki).start();
+    cluster.add_joined("n4", &pki, OPTIONS).start();
     cluster.one_view().await;
     let node = &cluster.nodes[3];
     node.logged("renewed this node's certificate signed_by=n1", 1).await;
@@ -89,7 +89,7 @@ async fn a_revoked_node_is_refused_by_all_and_its_keys_move() {
     let (mut cluster, peer) = signing(&[]).await;
     let pki = cluster.dir.path().join("joined");
     succeeded(&join(&peer, &token(&cluster.nodes[0], &["--node", "n4"]), &pki));
-    with_files(&mut cluster, "n4", &pki).start();
+    cluster.add_joined("n4", &pki, OPTIONS).start();
     cluster.one_view().await;
     let client = Http::new();
     let user = key_of(&cluster.nodes[0], "n4").await;
@@ -142,7 +142,7 @@ async fn a_revoked_node_is_refused_by_all_and_its_keys_move() {
     stolen.kill();
     let again = cluster.dir.path().join("again");
     succeeded(&join(&peer, &token(&cluster.nodes[0], &["--node", "n4"]), &again));
-    with_files(&mut cluster, "n4", &again).start();
+    cluster.add_joined("n4", &again, OPTIONS).start();
     cluster.one_view().await;
 }
 
@@ -165,18 +165,6 @@ async fn signing(sets: &[&str]) -> (Cluster, String) {
     node.start();
     cluster.one_view().await;
     (cluster, listen.to_string())
-}
-
-/// A further node with the files that `tidegate join` wrote into `pki`. It does not run yet.
-fn with_files<'c>(cluster: &'c mut Cluster, id: &str, pki: &Path) -> &'c mut Node {
-    let folder = format!("{id}-{}", pki.file_name().unwrap().display());
-    let node = cluster.add_without_certificate(id, &folder, OPTIONS);
-    for (key, name) in
-        [("ca", "ca.pem"), ("cert", "node.pem"), ("key", "node.key"), ("secret", "cluster.secret")]
-    {
-        node.set(&format!("tls.{key}={}", pki.join(name).display()));
-    }
-    node
 }
 
 async fn passes(client: &Http, node: &Node, user: &str) -> bool {

@@ -139,7 +139,7 @@ fn key_schema(key: &str, section: Section) -> Value {
         ),
         "queue" => (
             integer(0, u32::MAX),
-            "A `leaky_bucket` as a queue: so many hits are delayed instead of refused.",
+            "A `leaky_bucket` as a queue: this many hits are delayed instead of refused.",
         ),
         "mode" => (
             words(Mode::ALL.map(Mode::name)),

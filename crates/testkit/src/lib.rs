@@ -14,6 +14,7 @@
 //! - [`wait`], [`exclusive`]: waiting for conditions, and for other tests.
 //! - [`site`]: certificates of listeners and of their clients.
 //! - [`token_issuer`]: signed tokens of pods.
+//! - [`gubernator`]: responses in JSON.
 //! - [`certificates`], [`rules`], [`clock`], [`random`]: what nodes and tests are given.
 //! - [`ports`], [`tools`]: free ports, programs that `scripts/envoy-tools` fetched.
 //! - [`variable`]: what makes a test shorter or longer.
@@ -27,6 +28,7 @@ pub mod cgroup;
 pub mod clock;
 pub mod envoy;
 pub mod exclusive;
+pub mod gubernator;
 pub mod http_client;
 pub mod in_process;
 pub mod loadgen;

@@ -15,7 +15,7 @@ use jiff::tz::TimeZone;
 use toml::Value;
 
 use super::settings::{self, Here};
-use crate::compat::envoy_ratelimit::environment::flag;
+use crate::compat::envoy_ratelimit::environment::{flag, level};
 use crate::config::error::{Error, Origin};
 use crate::config::layer::Layer;
 use crate::config::load::{self, environment};
@@ -32,7 +32,7 @@ pub struct Start {
     pub ignored: Vec<String>,
 }
 
-/// Where Gubernator listens when it is not told.
+/// Where Gubernator listens by default.
 const GRPC: &str = "127.0.0.1:1051";
 const HTTP: &str = "127.0.0.1:1050";
 const PREFIX: &str = "GUBER_";
@@ -145,18 +145,6 @@ fn address(text: &str) -> Option<SocketAddr> {
         host => host.trim_start_matches('[').trim_end_matches(']').parse().ok()?,
     };
     Some(SocketAddr::from((ip, port.parse().ok()?)))
-}
-
-/// Maps a level of logrus.
-fn level(name: &str) -> Option<&'static str> {
-    Some(match name.to_ascii_lowercase().as_str() {
-        "panic" | "fatal" | "error" => "error",
-        "warn" | "warning" => "warn",
-        "info" => "info",
-        "debug" => "debug",
-        "trace" => "trace",
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

@@ -183,7 +183,7 @@ impl<D: LimitInFlight> ProxyListener<D> {
     fn record(&self, parts: &Parts, sender: Sender) -> Option<Box<Record>> {
         let log = self.access_log.as_ref()?;
         let client = descriptors::client(&parts.headers, sender.addr, &self.mapping);
-        // The one that the application is told: see `headers::check`.
+        // The one that the application gets: see `headers::check`.
         let host = parts.uri.authority().map(|it| it.as_str().as_bytes());
         let host = host.or_else(|| parts.headers.get(HOST).map(HeaderValue::as_bytes));
         Some(log.begin(Entry {

@@ -48,7 +48,7 @@ pub(super) struct PassedBody {
     is_waiting: bool,
     /// The last byte has come.
     has_ended: bool,
-    /// How the response broke off; told after what has passed was sent.
+    /// How the response broke off; reported after what has passed was sent.
     error: Option<BoxError>,
     in_flight: InFlight,
     /// Written to the access log when the body ends.

@@ -85,8 +85,7 @@ pub(crate) fn replaced(node: &Node, before: &Topology) {
 /// Sets the ranges that `node` decides, and the node that it names as the new owner of all.
 pub(crate) fn holds(node: &Node, decides: Ranges, given: Option<&str>) {
     let given = given.map(|to| (Ranges::all(), id(to))).into_iter().collect();
-    let held = decides.clone();
-    let owned_ranges = OwnedRanges { decides, held, transferred: given, ..OwnedRanges::default() };
+    let owned_ranges = OwnedRanges { decides, transferred: given, ..OwnedRanges::default() };
     let ownership = &node.core.ownership;
     ownership.publish(ownership.right().leases, owned_ranges);
 }

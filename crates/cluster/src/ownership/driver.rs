@@ -861,7 +861,6 @@ impl Driver {
         let owned_ranges = OwnedRanges {
             epoch: ring.epoch(),
             decides: ring.decides(),
-            held: ring.held().clone(),
             member: ring.own_id(),
             transferred: transferred.map(|(to, ranges)| (ranges.clone(), to.clone())).collect(),
             homes: machines.homes(&self.options.region, &self.options.home_regions),

@@ -6,7 +6,6 @@
 //! anew comes with the ranges that the node dropped, and a reader that saw it with the ranges of
 //! before would decide keys that others own.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -34,18 +33,18 @@ pub struct RingRight {
     pub owned_ranges: Arc<OwnedRanges>,
     /// When these ranges were published: what other owners granted in them is not known here.
     pub since: Monotonic,
-    losses: Arc<Losses>,
     /// How often the lease of the region had ended before it was renewed.
     region_interruptions: u64,
 }
 
-/// The time in which a node is the owner of a key: the same as long as it has not lost it, in which
-/// time no other node has decided it. A lease that ends and begins anew is no loss: another node
-/// takes over only what was released, or was held by a member that the map has no more.
+/// The time from which on nothing that a node counts for a key is displaced by another owner: what
+/// it hands over in order goes on there with all counts. Another node takes a key over without them
+/// only from a member that was evicted, and one that returns has another id. So a lease that ends
+/// and begins anew ends no term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerTerm {
-    losses: u64,
-    /// Of a global key; another region may have decided it between two leases of this one.
+    member: Option<MemberId>,
+    /// Of a global key: another region may have decided it between two leases of this one.
     region_interruptions: u64,
 }
 
@@ -58,39 +57,6 @@ pub enum Standing {
     Waits,
     /// Another node may decide the key, or have decided it.
     Lost,
-}
-
-/// The ranges that this node has lost since its start, in order.
-#[derive(Clone, Debug, Default)]
-struct Losses {
-    /// The latest, with their numbers; at most [`LOSSES_MAX`].
-    latest: VecDeque<(Ranges, u64)>,
-    /// The number of the last loss that is not among them: each key may have been in it.
-    forgotten: u64,
-}
-
-/// Losses that are told apart by their ranges. Beyond it a term may end early.
-const LOSSES_MAX: usize = 64;
-
-impl Losses {
-    fn and(&self, lost: Ranges) -> Self {
-        let mut losses = self.clone();
-        let last = losses.latest.back().map_or(losses.forgotten, |(_, number)| *number);
-        losses.latest.push_back((lost, last + 1));
-        if losses.latest.len() > LOSSES_MAX
-            && let Some((_, number)) = losses.latest.pop_front()
-        {
-            losses.forgotten = number;
-        }
-        losses
-    }
-
-    /// The number of the last one that `token` was in.
-    fn of(&self, token: u64) -> u64 {
-        let mut latest = self.latest.iter().rev();
-        let found = latest.find(|(ranges, _)| ranges.contains(token));
-        found.map_or(self.forgotten, |(_, number)| *number)
-    }
 }
 
 /// When leases end.
@@ -108,8 +74,6 @@ pub struct OwnedRanges {
     pub epoch: Epoch,
     /// The ranges that this node holds and has not frozen for a handoff.
     pub decides: Ranges,
-    /// The ranges that this node holds.
-    pub held: Ranges,
     /// This node's admission to the map.
     pub member: Option<MemberId>,
     /// The ranges that were handed over, and to which node.
@@ -128,8 +92,7 @@ impl Ownership {
     pub fn standalone(clock: Arc<dyn Clock>) -> Self {
         let ownership = Self::new(clock);
         let homes = Homes::new(String::new(), Vec::new());
-        let (decides, held) = (Ranges::all(), Ranges::all());
-        let owned_ranges = OwnedRanges { decides, held, homes, ..OwnedRanges::default() };
+        let owned_ranges = OwnedRanges { decides: Ranges::all(), homes, ..OwnedRanges::default() };
         ownership.publish(Leases { own: Monotonic::NEVER, region: Monotonic::NEVER }, owned_ranges);
         ownership
     }
@@ -144,13 +107,13 @@ impl Ownership {
     /// As [`Ownership::decides`]: the term in which it is decided, for [`Ownership::standing`].
     pub fn owner_term(&self, scope: Scope, token: u64) -> Option<OwnerTerm> {
         let right = self.right.load();
-        self.decides_by(&right, scope, token).then(|| right.owner_term(scope, token))
+        self.decides_by(&right, scope, token).then(|| right.owner_term(scope))
     }
 
-    /// Whether this node is still the owner of `token` that it was in `term`.
-    pub fn standing(&self, scope: Scope, token: u64, term: OwnerTerm) -> Standing {
+    /// What has become of a term of a key with this scope.
+    pub fn standing(&self, scope: Scope, term: OwnerTerm) -> Standing {
         let right = self.right.load();
-        if right.owner_term(scope, token) != term {
+        if right.owner_term(scope) != term {
             Standing::Lost
         } else if self.has_leases(&right, scope) {
             Standing::Decides
@@ -159,19 +122,11 @@ impl Ownership {
         }
     }
 
-    /// Whether this node holds the key under a lease; it may be handing it over.
-    pub fn holds(&self, scope: Scope, token: u64) -> bool {
-        let right = self.right.load();
-        let _ = token;
-        self.has_leases(&right, scope)
-    }
-
     fn decides_by(&self, right: &RingRight, scope: Scope, token: u64) -> bool {
         let OwnedRanges { decides, homes, .. } = &*right.owned_ranges;
-        self.is_before(right.leases.own)
+        self.has_leases(right, scope)
             && decides.contains(token)
-            && (scope == Scope::Region
-                || homes.decides(token) && self.is_before(right.leases.region))
+            && (scope == Scope::Region || homes.decides(token))
     }
 
     fn has_leases(&self, right: &RingRight, scope: Scope) -> bool {
@@ -216,8 +171,7 @@ impl Ownership {
     pub fn publish(&self, leases: Leases, owned_ranges: OwnedRanges) {
         let (owned_ranges, since) = (Arc::new(owned_ranges), self.monotonic());
         let region_interruptions = self.region_interruptions(since);
-        let losses = self.losses(&owned_ranges);
-        let right = RingRight { leases, owned_ranges, since, losses, region_interruptions };
+        let right = RingRight { leases, owned_ranges, since, region_interruptions };
         self.right.store(Arc::new(right));
     }
 
@@ -237,15 +191,6 @@ impl Ownership {
         region_interruptions + u64::from(leases.region <= now)
     }
 
-    /// With what was held by an admission that is over.
-    fn losses(&self, next: &OwnedRanges) -> Arc<Losses> {
-        let right = self.right.load();
-        let OwnedRanges { held, member, .. } = &*right.owned_ranges;
-        // What is handed over in order has all counts with it.
-        let lost = if *member == next.member { Ranges::EMPTY } else { held.clone() };
-        if lost.is_empty() { Arc::clone(&right.losses) } else { Arc::new(right.losses.and(lost)) }
-    }
-
     /// Now, by the clock of the lease.
     pub fn monotonic(&self) -> Monotonic {
         self.clock.monotonic()
@@ -253,16 +198,16 @@ impl Ownership {
 }
 
 impl RingRight {
-    fn owner_term(&self, scope: Scope, token: u64) -> OwnerTerm {
+    fn owner_term(&self, scope: Scope) -> OwnerTerm {
         let region_interruptions =
             if scope == Scope::Global { self.region_interruptions } else { 0 };
-        OwnerTerm { losses: self.losses.of(token), region_interruptions }
+        OwnerTerm { member: self.owned_ranges.member, region_interruptions }
     }
 }
 
 impl Decides for Ownership {
-    fn holds(&self, scope: Scope, token: u64) -> bool {
-        Self::holds(self, scope, token)
+    fn has_lease(&self, scope: Scope) -> bool {
+        self.has_leases(&self.right.load(), scope)
     }
 
     fn decides(&self, scope: Scope, token: u64) -> bool {
@@ -338,7 +283,7 @@ mod tests {
         let terms = [OWN, Scope::Global].map(term_of);
         let standing = || {
             let [own, global] = terms;
-            let of = |scope, term| ownership.standing(scope, 7, term);
+            let of = |scope, term| ownership.standing(scope, term);
             (of(OWN, own), of(Scope::Global, global))
         };
         let over = Monotonic::START;
@@ -356,16 +301,16 @@ mod tests {
     }
 
     #[test]
-    fn a_term_ends_when_the_range_is_lost_or_the_admission_is_another() {
+    fn a_term_goes_on_with_what_is_handed_over_and_ends_with_the_admission() {
         let ownership = Ownership::standalone(Arc::new(Stopped));
         let half = Ranges::of([Range { first: 0, last: 1 << 62 }]);
         let (inside, outside) = (7, 1 << 63);
         let terms = || [inside, outside].map(|token| ownership.owner_term(OWN, token));
         let standing = |terms: [Option<OwnerTerm>; 2]| {
-            let of = |(token, term): (u64, Option<OwnerTerm>)| {
-                ownership.standing(OWN, token, term.expect("it was decided here"))
+            let of = |term: Option<OwnerTerm>| {
+                ownership.standing(OWN, term.expect("it was decided here"))
             };
-            (of((inside, terms[0])), of((outside, terms[1])))
+            (of(terms[0]), of(terms[1]))
         };
         let all = OwnedRanges::clone(&ownership.owned_ranges());
         let before = terms();
@@ -374,26 +319,15 @@ mod tests {
         assert_eq!(standing(before), (Standing::Decides, Standing::Decides));
         ownership.publish(ALWAYS, all.clone());
         assert_eq!(standing(before), (Standing::Decides, Standing::Decides));
-        let released = OwnedRanges { decides: half.clone(), held: half, ..all.clone() };
+        let released = OwnedRanges { decides: half, ..all.clone() };
         ownership.publish(ALWAYS, released);
         assert_eq!(standing(before), (Standing::Decides, Standing::Decides), "in order");
         ownership.publish(ALWAYS, all.clone());
         let before = terms();
-        ownership.publish(ALWAYS, OwnedRanges { member: Some(MemberId(2)), ..all });
-        assert_eq!(standing(before), (Standing::Lost, Standing::Lost), "evicted and admitted");
-    }
-
-    #[test]
-    fn beyond_the_bound_of_losses_every_term_ends() {
-        let part = |n: u64| Ranges::of([Range { first: n << 32, last: (n << 32) + 100 }]);
-        let mut losses = Losses::default();
-        for n in 1..=LOSSES_MAX as u64 {
-            losses = losses.and(part(n));
+        for id in 2..70 {
+            ownership.publish(ALWAYS, OwnedRanges { member: Some(MemberId(id)), ..all.clone() });
+            assert_eq!(standing(before), (Standing::Lost, Standing::Lost), "evicted and admitted");
         }
-        assert_eq!((losses.of(7), losses.of((1 << 32) + 7)), (0, 1));
-        losses = losses.and(part(100));
-        assert_eq!((losses.of(7), losses.of((2 << 32) + 7)), (1, 2), "the first is forgotten");
-        assert_eq!(losses.latest.len(), LOSSES_MAX);
     }
 
     #[test]

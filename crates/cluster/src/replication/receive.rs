@@ -87,7 +87,7 @@ impl Replicator {
     /// Whether commits are counted here that may have to be taken back, as this node has no lease
     /// for them. With the counts of the next owner that could not be told apart.
     fn may_be_taken_back(&self, key: KeyHash) -> bool {
-        self.store.has_unconfirmed(key.token) && !self.decides.holds(key.scope(), key.token)
+        self.store.has_unconfirmed(key.token) && !self.decides.has_lease(key.scope())
     }
 
     /// **Bound:** one entry for each member of the view, and as many of former ones.

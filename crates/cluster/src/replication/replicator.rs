@@ -71,8 +71,8 @@ pub struct Replicator {
 
 /// Which keys this node decides now: as their owner, under a lease.
 pub trait Decides: std::fmt::Debug + Send + Sync {
-    /// Also of those that it is handing over.
-    fn holds(&self, scope: Scope, token: u64) -> bool;
+    /// Whether it may decide any of this scope.
+    fn has_lease(&self, scope: Scope) -> bool;
 
     fn decides(&self, scope: Scope, token: u64) -> bool;
 }

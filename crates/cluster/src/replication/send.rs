@@ -392,7 +392,7 @@ impl Replicator {
     /// Whether this is the end of a reservation that no replica has confirmed, at a node without a
     /// lease: another one may decide the key, where the commit is to count.
     fn is_held_back(&self, key: KeyHash) -> bool {
-        self.store.is_unconfirmed(key) && !self.decides.holds(key.scope(), key.token)
+        self.store.is_unconfirmed(key) && !self.decides.has_lease(key.scope())
     }
 
     /// Those of `entries` that `to` can read.

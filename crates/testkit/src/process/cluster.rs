@@ -1,6 +1,7 @@
 //! Nodes with certificates of one authority, in a folder that is removed with them.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -153,7 +154,7 @@ impl Cluster {
     }
 
     /// The same for a node that is to get its certificate in another way.
-    pub fn add_without_certificate(
+    fn add_without_certificate(
         &mut self,
         id: &str,
         folder: &str,
@@ -163,6 +164,21 @@ impl Cluster {
         self.write_config(&node, &options);
         self.nodes.push(node);
         self.nodes.last_mut().expect("just added")
+    }
+
+    /// A further node with the files that `tidegate join` wrote into `pki`. It does not run yet.
+    pub fn add_joined(&mut self, id: &str, pki: &Path, options: ClusterOptions<'_>) -> &mut Node {
+        let folder = format!("{id}-{}", pki.file_name().unwrap().display());
+        let node = self.add_without_certificate(id, &folder, options);
+        for (key, name) in [
+            ("ca", "ca.pem"),
+            ("cert", "node.pem"),
+            ("key", "node.key"),
+            ("secret", "cluster.secret"),
+        ] {
+            node.set(&format!("tls.{key}={}", pki.join(name).display()));
+        }
+        node
     }
 
     /// An edge whose seeds are the first two nodes. It does not run yet, and is none of the nodes.

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 use self::reader::Reader;
 use self::settings::Here;
-pub use self::values::flag;
+pub use self::values::{flag, level};
 use crate::config::error::{Error, Origin};
 use crate::config::layer::{Layer, Origins};
 use crate::config::load::{self, environment, locate_rules};
@@ -258,16 +258,4 @@ fn stats(reader: &mut Reader<'_>) -> Result<(), Error> {
         reader.set_text("PROMETHEUS_PATH", "stats.prometheus_path");
     }
     Ok(())
-}
-
-/// Maps a level of logrus.
-fn level(name: &str) -> Option<&'static str> {
-    Some(match name.to_ascii_lowercase().as_str() {
-        "panic" | "fatal" | "error" => "error",
-        "warn" | "warning" => "warn",
-        "info" => "info",
-        "debug" => "debug",
-        "trace" => "trace",
-        _ => return None,
-    })
 }

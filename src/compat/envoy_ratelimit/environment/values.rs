@@ -1,4 +1,4 @@
-//! Values in the syntax of Go's `strconv`, `time` and envconfig.
+//! Values in the syntax of Go's `strconv`, `time`, envconfig and logrus.
 
 use std::time::Duration;
 
@@ -9,6 +9,18 @@ pub fn flag(text: &str) -> Option<bool> {
         "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
         _ => None,
     }
+}
+
+/// The level here of one of logrus.
+pub fn level(name: &str) -> Option<&'static str> {
+    Some(match name.to_ascii_lowercase().as_str() {
+        "panic" | "fatal" | "error" => "error",
+        "warn" | "warning" => "warn",
+        "info" => "info",
+        "debug" => "debug",
+        "trace" => "trace",
+        _ => return None,
+    })
 }
 
 /// An integer: decimal, or `0x`, `0o`, `0b` and `0` (octal) in front. Underscores are rejected.
