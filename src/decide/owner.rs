@@ -208,7 +208,8 @@ impl Decider {
     }
 
     /// The term in which these counters are decided now; `None` if nothing waits for a replica, or
-    /// at a node that does not decide them. To be taken before a decision that [`Decider::is_confirmed`] is asked about.
+    /// at a node that does not decide them. To be taken before a decision that
+    /// [`Decider::is_confirmed`] is asked about.
     pub(super) fn owner_term(
         &self,
         durability: Durability,

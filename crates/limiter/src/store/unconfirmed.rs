@@ -1,10 +1,10 @@
 //! Ends of reservations that no replica has confirmed.
 //!
-//! Such an end must not be kept or sent without its owner: not on the disk, from which a node that was killed
-//! would bring it back beside counters of another owner, and not a replica when the lease is over.
-//! There the commit would count as done, and its cost be hidden by the join of the counters.
-//! Without its end the same commit counts once more at most, so that a limit admits less and never
-//! more.
+//! Such an end must not be kept or sent without its owner: not on the disk, from which a node that
+//! was killed would bring it back beside counters of another owner, and not to a replica when the
+//! lease is over. There the commit would count as done, and its cost be hidden by the join of the
+//! counters. Without its end the same commit counts once more at most, so that a limit admits less
+//! and never more.
 //!
 //! **Bound:** the commits that wait for a replica.
 
