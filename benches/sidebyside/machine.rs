@@ -4,7 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::process::Command;
 
-use crate::peers::tool;
+use crate::peers::{envoy_ratelimit, gubernator, limitador, tool};
+use crate::processes;
 
 /// The kernel polls instead of halting while this device is open with a zero written to it.
 const CPU_DMA_LATENCY: &str = "/dev/cpu_dma_latency";
@@ -44,12 +45,40 @@ pub fn describe() -> Vec<(String, String)> {
         ("redis-server", first_line("redis-server", &["--version"])),
         ("redis-cell", version("redis-cell")),
         ("throttlecrab-server", version("throttlecrab-server")),
+        ("gubernator", go_module("gubernator", gubernator::VARIABLE)),
+        ("envoyproxy/ratelimit", go_module("ratelimit", envoy_ratelimit::VARIABLE)),
+        ("limitador-server", limitador_version()),
         ("governor, tonic", format!("{}, {}", locked("governor"), locked("tonic"))),
         ("redis-benchmark", first_line("redis-benchmark", &["--version"])),
         ("h2load", first_line("h2load", &["--version"])),
         ("wrk", first_line("wrk", &["-v"])),
     ];
     rows.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+/// The version of a Go program: of its module, or the commit that it was built from.
+fn go_module(program: &str, variable: &str) -> String {
+    let Ok(program) = processes::find_peer(program, variable) else {
+        return "not available".to_owned();
+    };
+    let output = Command::new("go").args(["version", "-m"]).arg(program).output();
+    let text = output.map(|output| output.stdout).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let module =
+        text.lines().find_map(|line| line.trim().strip_prefix("mod\t")?.split('\t').nth(1));
+    let commit = text.lines().find_map(|line| line.trim().strip_prefix("build\tvcs.revision="));
+    match (module, commit) {
+        (_, Some(commit)) => commit.get(..8).unwrap_or(commit).to_owned(),
+        (Some(version), None) => version.to_owned(),
+        (None, None) => "of an unknown version".to_owned(),
+    }
+}
+
+fn limitador_version() -> String {
+    match processes::find_peer("limitador-server", limitador::VARIABLE) {
+        Ok(program) => first_line(&program.display().to_string(), &["--version"]),
+        Err(_) => "not available".to_owned(),
+    }
 }
 
 /// The first line of a program's output.

@@ -31,7 +31,7 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use measure::{Plan, bounds, cluster, expiry, grpc, http, memory, open, resp, store};
+use measure::{Plan, bounds, cluster, expiry, grpc, http, memory, open, resp, services, store};
 use peers::{empty_tonic, tidegate};
 use results::Results;
 
@@ -39,8 +39,8 @@ use results::Results;
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 /// The parts. `scripts/bench` runs each in its own process. Only `peers` needs throttlecrab and
-/// redis-cell.
-const PARTS: [&str; 5] = ["listeners", "cluster", "store", "expiry", "peers"];
+/// redis-cell, and only `services` the limiters that the user installs.
+const PARTS: [&str; 6] = ["listeners", "cluster", "store", "expiry", "peers", "services"];
 
 #[derive(Clone, Debug, Default)]
 struct Arguments {
@@ -146,6 +146,14 @@ fn run(arguments: &Arguments, folder: &Path) -> io::Result<Results> {
     }
     if has("expiry") {
         tables.push(expiry::measure(&plan, folder));
+    }
+    if has("services") {
+        progress("starting the services");
+        let services = services::start(folder)?;
+        tables.push(services::measure(&plan, &services));
+        tables.push(services::measure_batches(&plan, &services));
+        drop(services);
+        tables.push(services::measure_memory(&plan, folder));
     }
     let took = begin.elapsed().as_secs();
     results.seconds =

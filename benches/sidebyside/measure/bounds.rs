@@ -1,6 +1,6 @@
 //! The bounds: mostly ratios of two medians of the same run.
 
-use super::{cluster, expiry as expiring, grpc, resp, store};
+use super::{cluster, expiry as expiring, grpc, resp, services, store};
 use crate::render::number;
 use crate::results::{Bound, Results};
 
@@ -99,6 +99,17 @@ pub fn all(results: &Results) -> Vec<Bound> {
         expiry("MiB behind"),
         expiry("s until it was back"),
     ));
+    let cpu = services::COLUMNS[3];
+    for (table, calls) in [(services::ONE, "1 check"), (services::HUNDRED, "100 checks")] {
+        for (ours, theirs) in services::CARRIED {
+            bounds.push(at_most(
+                &format!("{ours}, by {theirs}, {calls} a call, server CPU a check"),
+                median(table, ours, cpu),
+                median(table, theirs, cpu),
+                0.25,
+            ));
+        }
+    }
     bounds.push(accuracy(results));
     bounds
 }

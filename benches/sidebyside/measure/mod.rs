@@ -8,6 +8,7 @@ pub mod http;
 pub mod memory;
 pub mod open;
 pub mod resp;
+pub mod services;
 pub mod store;
 
 use std::io;

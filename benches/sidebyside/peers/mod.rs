@@ -1,6 +1,9 @@
 //! The measured servers: start and commands.
 
 pub mod empty_tonic;
+pub mod envoy_ratelimit;
+pub mod gubernator;
+pub mod limitador;
 pub mod redis;
 pub mod throttlecrab;
 pub mod tidegate;

@@ -49,6 +49,8 @@ pub struct Node {
     pub grpc: SocketAddr,
     pub admin: SocketAddr,
     pub resp: Option<SocketAddr>,
+    /// Gubernator's API over gRPC.
+    pub gubernator: Option<SocketAddr>,
 }
 
 /// The settings of the nodes.
@@ -56,6 +58,7 @@ pub struct Node {
 pub struct Setting {
     folder: PathBuf,
     extra: Vec<(&'static str, String)>,
+    has_gubernator: bool,
 }
 
 impl Setting {
@@ -65,11 +68,17 @@ impl Setting {
         fs::create_dir_all(&rules)?;
         fs::write(rules.join("bench.yaml"), RULES)?;
         fs::write(rules.join("accuracy.yaml"), accuracy::rules())?;
-        Ok(Self { folder: folder.into(), extra: Vec::new() })
+        Ok(Self { folder: folder.into(), extra: Vec::new(), has_gubernator: false })
     }
 
     pub fn with(mut self, key: &'static str, value: u64) -> Self {
         self.extra.push((key, value.to_string()));
+        self
+    }
+
+    /// With the listener of Gubernator's API over gRPC.
+    pub fn with_gubernator(mut self) -> Self {
+        self.has_gubernator = true;
         self
     }
 
@@ -127,6 +136,10 @@ impl Setting {
         if has_resp {
             settings.push(("resp.listen", resp.to_string()));
         }
+        let gubernator = if self.has_gubernator { Some(processes::free_tcp()?) } else { None };
+        if let Some(addr) = gubernator {
+            settings.push(("gubernator.grpc", addr.to_string()));
+        }
         let mut command = processes::command(binary());
         command.args(["serve", "--log", "warn"]).current_dir(&self.folder);
         for (key, value) in settings.iter().chain(own).chain(&self.extra) {
@@ -136,7 +149,7 @@ impl Setting {
         let mut server = Server::start(&mut command, &self.folder, &name)?;
         server.wait_for(admin)?;
         let resp = has_resp.then_some(resp);
-        Ok(Node { server: Rc::new(server), http, grpc, admin, resp })
+        Ok(Node { server: Rc::new(server), http, grpc, admin, resp, gubernator })
     }
 }
 

@@ -9,16 +9,20 @@ use bytes::BytesMut;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use quinn::{Connection, RecvStream, SendStream};
+use smallvec::SmallVec;
 use tidegate::config::Config;
-use tidegate::decide::VerdictSource;
+use tidegate::decide::{CarriedCheck, DecideCarried, VerdictSource};
 use tidegate_cluster::mesh::wire::{
-    Call, Check, CombinedCheck, CombinedVerdicts, Hello, HelloReply, Numbered, PongStatus, Reply,
+    Call, CarriedCall, Check, CombinedCheck, CombinedVerdicts, Hello, HelloReply, Numbered,
+    PongStatus, Reply,
 };
 use tidegate_cluster::mesh::{StreamClass, codec, running};
 use tidegate_cluster::pki::Authority;
-use tidegate_limiter::engine::{Retry, Verdict};
-use tidegate_limiter::policy::Scope;
-use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_limiter::engine::{Behavior, Retry, Verdict};
+use tidegate_limiter::policy::{Durability, Mode, Scope};
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::{Carried, Counter, CounterKind};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::identity::Generation;
 use tidegate_ownership::membership::{Member, MemberState, View};
 use tidegate_ownership::ranges::Ranges;
@@ -57,6 +61,35 @@ async fn a_check_that_comes_twice_counts_once_and_is_answered_alike() {
     let copies = join_all((0..10).map(|_| send(1 << 41))).await;
     assert!(copies.iter().all(|copy| *copy == copies[0]));
     assert_eq!(remaining(&b.check_hits("bucket", &key, 0).await), 11);
+}
+
+/// Each check of a call has an id of its own, also those that a request carries.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn carried_checks_that_come_twice_count_once_each_and_are_answered_alike() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;
+    let [a, b] = &nodes[..] else { unreachable!("two nodes") };
+    let carried = carried_of(a, "b");
+    let mesh = &a.joined().mesh;
+    let send = async |id_of_first, checks: usize| {
+        let checks = std::iter::repeat_n(carried, checks).collect();
+        let call = Call::Carried(Box::new(carried_call(a, id_of_first, checks)));
+        mesh.call(&id("b"), StreamClass::Checks, call, TIMEOUT).await.unwrap()
+    };
+    let left = |reply: &Reply| match reply {
+        Reply::Carried { verdicts, .. } => {
+            verdicts.iter().map(|verdict| verdict.unwrap().remaining).collect::<Vec<_>>()
+        }
+        other => panic!("{other:?}"),
+    };
+    let first = send(1 << 40, 3).await;
+    assert_eq!(left(&first), [17, 14, 11]);
+    let copies = join_all((0..10).map(|_| send(1 << 40, 3))).await;
+    assert!(copies.iter().all(|copy| *copy == first), "{copies:?}");
+    assert_eq!(count(b, |counters| &counters.served), 3);
+    assert_eq!(count(b, |counters| &counters.deduplicated), 30);
+    // The last one alone, as it is sent when its owner is looked for key by key.
+    assert_eq!(left(&send((1 << 40) + 2, 1).await), [11]);
+    assert_eq!(left(&send((1 << 40) + 3, 1).await), [8]);
 }
 
 /// A check may lie in the buffers of an overloaded owner until its sender has answered by fallback.
@@ -148,6 +181,47 @@ async fn a_check_whose_connection_broke_is_sent_again_to_the_same_start() {
     );
     assert_ne!(received[0].id, 0);
     assert!(count(&a, |counters| &counters.retried) >= 1);
+}
+
+/// As [`a_check_whose_connection_broke_is_sent_again_to_the_same_start`], for checks that a request
+/// carries.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn carried_checks_whose_connection_broke_are_sent_again_to_the_same_start() {
+    let authority = authority();
+    let (a, _y, _key) = beside_an_owner_by_hand(&authority).await;
+    let owner = PeerByHand::new(&authority);
+    let broken = owner.joins(&a, 5).await;
+    let both = || [Some(verdict()), Some(verdict())].into_iter().collect();
+    let breaks = async {
+        owner.serve(&broken, None).await;
+        let again = owner.joins(&a, 5).await;
+        let answer = Reply::Carried { verdicts: both(), is_confirmed: true };
+        owner.serve(&again, Some(answer)).await;
+    };
+    let unique_key = carried_key(&a, "z");
+    let quota = carried_quota();
+    let check = CarriedCheck {
+        name: NAME,
+        unique_key: &unique_key,
+        part: [0, 0],
+        quota,
+        hits: Hits::new(3),
+        behavior: Behavior::default(),
+        at: None,
+        resets: false,
+        is_leased: false,
+    };
+    let checks = [check, check];
+    let answers = tokio::select! {
+        answers = a.core.decider.decide_carried(&checks) => answers,
+        () = breaks => unreachable!("the second connection stays"),
+    };
+    let seen: Vec<_> =
+        answers.iter().map(|answer| (answer.source, answer.verdict.remaining)).collect();
+    assert_eq!(seen, [(VerdictSource::Owner, 7); 2]);
+    let received = owner.carried.lock();
+    assert!(received.len() >= 2 && received.iter().all(|call| *call == received[0]));
+    assert_eq!(received[0].checks.len(), 2);
 }
 
 /// A new incarnation of the owner cannot tell whether the old one counted the check: it gets none.
@@ -310,6 +384,8 @@ struct PeerByHand {
     version: u8,
     /// Every check that came; of those that came together the first.
     received: Mutex<Vec<Check>>,
+    /// Every call of checks that requests carry.
+    carried: Mutex<Vec<CarriedCall>>,
     /// Copies that it confirmed.
     copies: AtomicU64,
 }
@@ -337,6 +413,43 @@ async fn beside_a_peer_by_hand(authority: &Authority, configure: fn(&mut Config)
     (a, y)
 }
 
+const NAME: &str = "requests";
+
+fn carried_quota() -> Quota {
+    Quota::simple(Algorithm::FirstHitWindow, 20, Span::from_secs(60)).unwrap()
+}
+
+/// A key of [`NAME`] that `owner` owns, by what `node` knows.
+fn carried_key(node: &Node, owner: &str) -> String {
+    let topology = node.core.topology.load_full();
+    let is_owned = |key: &String| {
+        let token = node.core.hasher.carried(NAME, key, [0, 0]).token();
+        topology.owner(Scope::Region, token) == Some(&id(owner))
+    };
+    (0..).map(|number| format!("account-{number}")).find(is_owned).unwrap()
+}
+
+/// Three hits of a key that `owner` owns.
+fn carried_of(node: &Node, owner: &str) -> Carried {
+    let quota = carried_quota();
+    let hash = node.core.hasher.carried(NAME, &carried_key(node, owner), [0, 0]);
+    let kind = CounterKind::of_any_window(&quota, Mode::Strict, Scope::Region);
+    let counter = Counter { key: hash.counter_of(kind), quota };
+    let behavior = Behavior::default();
+    Carried { counter, hits: Hits::new(3), behavior, at: None, resets: false }
+}
+
+fn carried_call(node: &Node, id: u64, checks: SmallVec<[Carried; 1]>) -> CarriedCall {
+    CarriedCall {
+        id,
+        scope: Scope::Region,
+        checks,
+        durability: Durability::Async,
+        is_leased: false,
+        deadline: running(node.core.clock.monotonic().plus(Span::from_secs(20))),
+    }
+}
+
 fn verdict() -> Verdict {
     Verdict {
         allowed: true,
@@ -353,7 +466,8 @@ impl PeerByHand {
     fn new(authority: &Authority) -> Self {
         let peer = RawPeer::with(&identity(authority, authority, "z", "eu"));
         let version = codec::VERSION;
-        Self { peer, version, received: Mutex::default(), copies: AtomicU64::new(0) }
+        let (received, carried) = (Mutex::default(), Mutex::default());
+        Self { peer, version, received, carried, copies: AtomicU64::new(0) }
     }
 
     /// Connects to `a` as the start `generation` of z.
@@ -401,12 +515,18 @@ impl PeerByHand {
                 let Numbered { id, body } =
                     codec::decode::<Numbered<Call>>(&whole, self.version).unwrap();
                 let reply = match body {
-                    Call::Check(_) | Call::CombinedCheck(_) | Call::States(_) => {
+                    Call::Check(_)
+                    | Call::CombinedCheck(_)
+                    | Call::Carried(_)
+                    | Call::States(_) => {
                         let is_copy = matches!(body, Call::States(_));
-                        if let Call::Check(first)
-                        | Call::CombinedCheck(CombinedCheck { first, .. }) = body
-                        {
-                            self.received.lock().push(first);
+                        match body {
+                            Call::Check(first)
+                            | Call::CombinedCheck(CombinedCheck { first, .. }) => {
+                                self.received.lock().push(first);
+                            }
+                            Call::Carried(call) => self.carried.lock().push(*call),
+                            _ => {}
                         }
                         let Some(answer) = answer else {
                             connection.close(9_u32.into(), b"broken");

@@ -1,4 +1,5 @@
-//! `ShouldRateLimit` as HTTP/2 frames, built once and patched for each request.
+//! Checks over gRPC as HTTP/2 frames, built once and patched for each request: Envoy's
+//! `ShouldRateLimit`, and `GetRateLimits` of Gubernator, with one check per call or many.
 //!
 //! The first request adds its headers to the dynamic table of HPACK; later ones refer to them by
 //! index, as other clients do. Of the frames from the server only data, the end of a stream,
@@ -6,13 +7,16 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::time::Duration;
 
 use prost::Message;
 use tidegate::front::rls::message::{Entry, RateLimitDescriptor, RateLimitRequest};
+use tidegate_proto::gubernator::{GetRateLimitsReq, GetRateLimitsResp, RateLimitReq, Status};
 
 use super::{Protocol, ReplyStatus};
 
-const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const GET_RATE_LIMITS: &str = "/pb.gubernator.V1/GetRateLimits";
 const DIGITS: usize = 12;
 const FRAME_HEADER: usize = 9;
 /// One byte for compression and four for the length.
@@ -35,12 +39,22 @@ const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
+/// A limit that a request of Gubernator carries.
+#[derive(Clone, Debug)]
+pub struct CarriedLimit<'a> {
+    pub name: &'a str,
+    pub limit: i64,
+    pub duration: Duration,
+    pub behavior: i32,
+}
+
 #[derive(Clone, Debug)]
 pub struct Grpc {
     first_headers: Vec<u8>,
     message: Vec<u8>,
-    /// Position of the key's digits in the message.
-    digits: usize,
+    /// Positions of the keys' digits in the message.
+    digits: Vec<usize>,
+    parse: fn(&[u8]) -> ReplyStatus,
     sent: u64,
     /// Status of the streams from number `oldest` on; `None` if the stream has ended.
     open: VecDeque<Option<ReplyStatus>>,
@@ -49,40 +63,55 @@ pub struct Grpc {
 
 /// A request message with its gRPC header.
 pub fn message(domain: &str, key: &str, value: &str) -> Vec<u8> {
-    let entry = Entry { key: key.into(), value: value.into() };
-    let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
-    let request =
-        RateLimitRequest { domain: domain.into(), descriptors: vec![descriptor], hits_addend: 1 };
-    let body = request.encode_to_vec();
-    let mut bytes = vec![0];
-    bytes.extend_from_slice(&u32::try_from(body.len()).unwrap_or_default().to_be_bytes());
-    bytes.extend_from_slice(&body);
-    bytes
+    framed(&should_rate_limit(domain, key, value, 1))
 }
 
 impl Grpc {
+    /// `ShouldRateLimit` with one descriptor.
     pub fn new(domain: &str, key: &str) -> Self {
+        Self::batch(domain, key, 1)
+    }
+
+    /// `ShouldRateLimit` with a descriptor for each of `checks` keys: call `n` has those from
+    /// `n * checks` on.
+    pub fn batch(domain: &str, key: &str, checks: usize) -> Self {
+        let body = should_rate_limit(domain, key, &placeholder(), checks);
+        Self::of(SHOULD_RATE_LIMIT, &body, checks, overall_code)
+    }
+
+    /// `GetRateLimits` of Gubernator, with `checks` keys as [`batch`](Self::batch).
+    pub fn carried(limit: &CarriedLimit<'_>, checks: usize) -> Self {
+        let request = RateLimitReq {
+            name: limit.name.into(),
+            unique_key: placeholder(),
+            hits: 1,
+            limit: limit.limit,
+            duration: i64::try_from(limit.duration.as_millis()).unwrap_or(i64::MAX),
+            behavior: limit.behavior,
+            ..Default::default()
+        };
+        let requests = vec![request; checks];
+        Self::of(GET_RATE_LIMITS, &GetRateLimitsReq { requests }, checks, carried_statuses)
+    }
+
+    fn of(path: &str, body: &impl Message, checks: usize, parse: fn(&[u8]) -> ReplyStatus) -> Self {
+        let message = framed(body);
         let zeros = "0".repeat(DIGITS);
-        let message = message(domain, key, &format!("user:{zeros}"));
-        let digits = message.windows(DIGITS).position(|bytes| bytes == zeros.as_bytes());
+        let is_digits = |(_, bytes): &(usize, &[u8])| *bytes == zeros.as_bytes();
+        let digits: Vec<usize> =
+            message.windows(DIGITS).enumerate().filter(is_digits).map(|(at, _)| at).collect();
+        assert_eq!(digits.len(), checks, "the digits of each check");
         // :method POST and :scheme http are in the static table. The next four are added to the
         // dynamic table: three with the names 4, 1 and 31 of the static table, one with a new name.
         let mut first_headers = vec![0x83, 0x86];
-        for (name, value) in [(4, PATH), (1, "bench"), (31, "application/grpc")] {
+        for (name, value) in [(4, path), (1, "bench"), (31, "application/grpc")] {
             first_headers.push(0x40 | name);
             text(&mut first_headers, value);
         }
         first_headers.push(0x40);
         text(&mut first_headers, "te");
         text(&mut first_headers, "trailers");
-        Self {
-            first_headers,
-            message,
-            digits: digits.expect("digits in the message"),
-            sent: 0,
-            open: VecDeque::new(),
-            oldest: 0,
-        }
+        Self { first_headers, message, digits, parse, sent: 0, open: VecDeque::new(), oldest: 0 }
     }
 
     fn stream(&mut self, stream: u32) -> Option<&mut Option<ReplyStatus>> {
@@ -115,10 +144,12 @@ impl Protocol for Grpc {
         frame(out, kind::WINDOW_UPDATE, 0, 0, &(WINDOW - INITIAL_WINDOW).to_be_bytes());
     }
 
-    fn request(&mut self, mut key: u64, out: &mut Vec<u8>) {
-        for digit in self.message[self.digits..self.digits + DIGITS].iter_mut().rev() {
-            *digit = b'0' + u8::try_from(key % 10).unwrap_or_default();
-            key /= 10;
+    fn request(&mut self, key: u64, out: &mut Vec<u8>) {
+        for (mut key, at) in (key * self.digits.len() as u64..).zip(&self.digits) {
+            for digit in self.message[*at..*at + DIGITS].iter_mut().rev() {
+                *digit = b'0' + u8::try_from(key % 10).unwrap_or_default();
+                key /= 10;
+            }
         }
         let stream = u32::try_from(self.sent * 2 + 1).unwrap_or(u32::MAX);
         if self.sent == 0 {
@@ -151,8 +182,13 @@ impl Protocol for Grpc {
             at = begin + length;
             match kind {
                 kind::DATA => {
-                    if let Some(Some(status)) = self.stream(stream) {
-                        *status = parse(payload);
+                    // The first frame has the whole message. A server may end the stream with an
+                    // empty one.
+                    let parse = self.parse;
+                    if let Some(Some(status)) = self.stream(stream)
+                        && !payload.is_empty()
+                    {
+                        *status = parse(payload.get(MESSAGE_HEADER..).unwrap_or_default());
                     }
                     if flags & END_STREAM != 0 {
                         self.close(stream, None, on_reply);
@@ -170,13 +206,48 @@ impl Protocol for Grpc {
     }
 }
 
+fn should_rate_limit(domain: &str, key: &str, value: &str, checks: usize) -> RateLimitRequest {
+    let entry = Entry { key: key.into(), value: value.into() };
+    let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
+    RateLimitRequest {
+        domain: domain.into(),
+        descriptors: vec![descriptor; checks],
+        hits_addend: 1,
+    }
+}
+
+/// The value of a key before its digits are patched.
+fn placeholder() -> String {
+    format!("user:{}", "0".repeat(DIGITS))
+}
+
+fn framed(body: &impl Message) -> Vec<u8> {
+    let body = body.encode_to_vec();
+    let mut bytes = vec![0];
+    bytes.extend_from_slice(&u32::try_from(body.len()).unwrap_or_default().to_be_bytes());
+    bytes.extend_from_slice(&body);
+    bytes
+}
+
 /// `overall_code` is the first field of the message.
-fn parse(payload: &[u8]) -> ReplyStatus {
-    match payload.get(MESSAGE_HEADER..MESSAGE_HEADER + 2) {
+fn overall_code(message: &[u8]) -> ReplyStatus {
+    match message.get(..2) {
         Some([0x08, 1]) => ReplyStatus::Admitted,
         Some([0x08, 2]) => ReplyStatus::Refused,
         _ => ReplyStatus::Failed,
     }
+}
+
+/// Refused if one check is. An error of one is a failure.
+fn carried_statuses(message: &[u8]) -> ReplyStatus {
+    let Ok(GetRateLimitsResp { responses }) = GetRateLimitsResp::decode(message) else {
+        return ReplyStatus::Failed;
+    };
+    if responses.is_empty() || responses.iter().any(|response| !response.error.is_empty()) {
+        return ReplyStatus::Failed;
+    }
+    let is_over = responses.iter().any(|response| response.status() == Status::OverLimit);
+    if is_over { ReplyStatus::Refused } else { ReplyStatus::Admitted }
 }
 
 fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
