@@ -17,6 +17,7 @@
 mod accuracy;
 mod clients;
 mod documents;
+mod failures;
 mod machine;
 mod measure;
 mod peers;
@@ -40,7 +41,7 @@ const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 /// The parts. `scripts/bench` runs each in its own process. Only `peers` needs throttlecrab and
 /// redis-cell.
-const PARTS: [&str; 5] = ["listeners", "cluster", "store", "expiry", "peers"];
+const PARTS: [&str; 6] = ["listeners", "cluster", "store", "expiry", "peers", failures::PART];
 
 #[derive(Clone, Debug, Default)]
 struct Arguments {
@@ -146,6 +147,9 @@ fn run(arguments: &Arguments, folder: &Path) -> io::Result<Results> {
     }
     if has("expiry") {
         tables.push(expiry::measure(&plan, folder));
+    }
+    if has(failures::PART) {
+        results.failures = failures::run(&plan, folder);
     }
     let took = begin.elapsed().as_secs();
     results.seconds =

@@ -56,6 +56,16 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     }
 }
 
+/// As [`command`], in another network namespace.
+pub fn command_in(namespace: Option<&Path>, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let Some(namespace) = namespace else {
+        return command(program);
+    };
+    let mut command = command("nsenter");
+    command.arg(format!("--net={}", namespace.display())).arg("--").arg(program);
+    command
+}
+
 /// Moves this process, and the children it starts later, to the real-time scheduling class or back.
 /// Other work on the machine then does not delay them. Needs `chrt` and the privilege.
 pub fn real_time(is_on: bool) -> io::Result<()> {
@@ -70,6 +80,14 @@ pub fn real_time(is_on: bool) -> io::Result<()> {
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+/// Finds the program of a peer that the user installs: where `variable` says, or in the search path.
+pub fn find_peer(program: &str, variable: &str) -> io::Result<PathBuf> {
+    let named = std::env::var_os(variable).map(PathBuf::from);
+    named.or_else(|| find(program)).ok_or_else(|| {
+        io::Error::other(format!("{program} is not on PATH, and {variable} does not name it"))
+    })
 }
 
 /// Runs a program and returns its standard output. It is killed after `limit`.

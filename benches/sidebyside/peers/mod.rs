@@ -1,6 +1,7 @@
 //! The measured servers: start and commands.
 
 pub mod empty_tonic;
+pub mod gubernator;
 pub mod redis;
 pub mod throttlecrab;
 pub mod tidegate;
