@@ -79,7 +79,7 @@ impl Http {
     }
 
     pub fn get(&mut self, path: &str) -> io::Result<String> {
-        let response = self.exchange(&format!("GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n"))?;
+        let response = self.exchange(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n"))?;
         match response.status {
             200 => Ok(response.body),
             status => Err(io::Error::other(format!("GET {path}: status {status}"))),
@@ -88,7 +88,7 @@ impl Http {
 
     pub fn post(&mut self, path: &str, body: &str) -> io::Result<HttpResponse> {
         self.exchange(&format!(
-            "POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n\
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
              content-length: {}\r\n\r\n{body}",
             body.len()
         ))

@@ -17,6 +17,7 @@
 mod accuracy;
 mod clients;
 mod documents;
+mod failures;
 mod machine;
 mod measure;
 mod peers;
@@ -39,8 +40,9 @@ use results::Results;
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 /// The parts. `scripts/bench` runs each in its own process. Only `peers` needs throttlecrab and
-/// redis-cell, and only `services` the limiters that the user installs.
-const PARTS: [&str; 6] = ["listeners", "cluster", "store", "expiry", "peers", "services"];
+/// redis-cell, and only `services` and `failures` limiters that the user installs.
+const PARTS: [&str; 7] =
+    ["listeners", "cluster", "store", "expiry", "peers", "services", failures::PART];
 
 #[derive(Clone, Debug, Default)]
 struct Arguments {
@@ -154,6 +156,9 @@ fn run(arguments: &Arguments, folder: &Path) -> io::Result<Results> {
         tables.push(services::measure_batches(&plan, &services));
         drop(services);
         tables.push(services::measure_memory(&plan, folder));
+    }
+    if has(failures::PART) {
+        results.failures = failures::run(&plan, folder);
     }
     let took = begin.elapsed().as_secs();
     results.seconds =

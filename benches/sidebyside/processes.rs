@@ -56,6 +56,16 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     }
 }
 
+/// As [`command`], in another network namespace.
+pub fn command_in(namespace: Option<&Path>, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let Some(namespace) = namespace else {
+        return command(program);
+    };
+    let mut command = command("nsenter");
+    command.arg(format!("--net={}", namespace.display())).arg("--").arg(program);
+    command
+}
+
 /// Moves this process, and the children it starts later, to the real-time scheduling class or back.
 /// Other work on the machine then does not delay them. Needs `chrt` and the privilege.
 pub fn real_time(is_on: bool) -> io::Result<()> {

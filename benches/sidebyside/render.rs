@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::results::{AccuracyRow, Bound, Results, Spread, Table};
+use super::results::{AccuracyRow, Bound, FailureRow, Observation, Results, Spread, Table};
 
 /// `scripts/bench` replaces the text between these markers.
 pub const BEGIN: &str = "<!-- measured -->";
@@ -30,6 +30,10 @@ pub fn document(results: &Results) -> String {
     if !results.accuracy.is_empty() {
         out.push_str("\n### Accuracy\n\n");
         out.push_str(&accuracy(&results.accuracy));
+    }
+    if !results.failures.is_empty() {
+        out.push_str("\n### Failures\n\n");
+        out.push_str(&failures(&results.failures));
     }
     out
 }
@@ -96,6 +100,26 @@ pub fn accuracy(targets: &[AccuracyRow]) -> String {
     out
 }
 
+/// One row per scenario, one column per server.
+pub fn failures(scenarios: &[FailureRow]) -> String {
+    let mut out = String::from("| what happens | sent | exact would be ");
+    for observation in scenarios.first().map_or(&[][..], |scenario| &scenario.observed) {
+        let _ = write!(out, "| {} ", observation.server);
+    }
+    let _ = writeln!(out, "|\n|---|---|---{}|", "|---".repeat(scenarios[0].observed.len()));
+    for scenario in scenarios {
+        let mut cells = vec![scenario.name.as_str(), &scenario.sent, &scenario.exact];
+        let seen = |observation: &Observation| match &observation.absent {
+            Some(why) => format!("not available: {why}"),
+            None => observation.seen.clone(),
+        };
+        let observed: Vec<String> = scenario.observed.iter().map(seen).collect();
+        cells.extend(observed.iter().map(String::as_str));
+        line(&mut out, &cells);
+    }
+    out
+}
+
 /// Replaces the measured part of a document. `None` if the document has no markers.
 pub fn replace(text: &str, measured: &str) -> Option<String> {
     let (head, rest) = text.split_once(BEGIN)?;
@@ -110,7 +134,7 @@ fn line(out: &mut String, cells: &[&str]) {
     out.push_str("|\n");
 }
 
-fn spread(spread: Spread) -> String {
+pub fn spread(spread: Spread) -> String {
     let Spread { median, min, max } = spread;
     if min.total_cmp(&max).is_eq() {
         return number(median);

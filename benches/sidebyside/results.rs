@@ -20,6 +20,8 @@ pub struct Results {
     pub bounds: Vec<Bound>,
     #[serde(rename = "duel")]
     pub accuracy: Vec<AccuracyRow>,
+    #[serde(default)]
+    pub failures: Vec<FailureRow>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -88,6 +90,25 @@ pub struct ScenarioResult {
     pub seen: String,
 }
 
+/// A scenario in which something goes wrong, and what each server did.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct FailureRow {
+    pub name: String,
+    pub sent: String,
+    /// What a limiter that forgets nothing would do.
+    pub exact: String,
+    pub observed: Vec<Observation>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Observation {
+    pub server: String,
+    pub seen: String,
+    /// Why the server was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absent: Option<String>,
+}
+
 impl Spread {
     /// Summarizes the rounds that have a number. `None` if none has.
     pub fn of(rounds: impl IntoIterator<Item = f64>) -> Option<Self> {
@@ -131,6 +152,9 @@ impl Results {
         }
         if !newer.accuracy.is_empty() {
             self.accuracy = newer.accuracy;
+        }
+        if !newer.failures.is_empty() {
+            self.failures = newer.failures;
         }
     }
 

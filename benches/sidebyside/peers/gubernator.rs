@@ -1,7 +1,8 @@
 //! Gubernator: a single node, and several that find each other by its member list.
 //!
 //! Its member list tells peers apart by their address without the port, so each node of a cluster
-//! has a loopback address of its own: 127.0.3.1, 127.0.3.2 and so on.
+//! has a loopback address of its own: 127.0.3.1, 127.0.3.2 and so on. It also needs a host name of
+//! its own, which is that of a UTS namespace.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,6 +17,8 @@ use crate::processes::{self, Server};
 pub const VARIABLE: &str = "GUBERNATOR_BIN";
 /// Its own default is 50,000 keys, beyond which it forgets.
 pub const CACHE_SIZE: u64 = 2_000_000;
+/// Sets the host name to the first argument and becomes the program that is the second.
+const NAMED: &str = "echo \"$0\" > /proc/sys/kernel/hostname && exec \"$1\"";
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Debug)]
@@ -30,9 +33,26 @@ pub fn program() -> io::Result<PathBuf> {
     processes::find_peer("gubernator", VARIABLE)
 }
 
+/// How a node is started.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting<'a> {
+    pub folder: &'a Path,
+    pub ip: Ipv4Addr,
+    /// A node of the cluster, which may be itself. Without one it stays alone, on free ports.
+    pub seed: Option<Ipv4Addr>,
+    /// On how many threads it runs Go code at a time, if not on all.
+    pub threads: Option<u8>,
+    /// `None`: its own default.
+    pub cache_size: Option<u64>,
+    /// The network namespace that it runs in, if not that of the caller.
+    pub namespace: Option<&'a Path>,
+}
+
 /// Starts one node with all its threads.
 pub fn start(folder: &Path) -> io::Result<Gubernator> {
-    let node = spawn(folder, Ipv4Addr::LOCALHOST, None, None)?;
+    let cache_size = Some(CACHE_SIZE);
+    let (ip, seed, threads, namespace) = (Ipv4Addr::LOCALHOST, None, None, None);
+    let node = Setting { folder, ip, seed, threads, cache_size, namespace }.spawn()?;
     node.wait_for_peers(1)?;
     Ok(node)
 }
@@ -40,9 +60,10 @@ pub fn start(folder: &Path) -> io::Result<Gubernator> {
 /// Starts a cluster. Each node runs Go code on one thread at a time, as the nodes of tidegate do:
 /// they share the machine.
 pub fn start_cluster(folder: &Path, nodes: u8) -> io::Result<Vec<Gubernator>> {
-    let first = address(1);
+    let (seed, threads, cache_size) = (Some(address(1)), Some(1), Some(CACHE_SIZE));
+    let setting = |ip| Setting { folder, ip, seed, threads, cache_size, namespace: None };
     let started: io::Result<Vec<_>> =
-        (1..=nodes).map(|number| spawn(folder, address(number), Some(first), Some("1"))).collect();
+        (1..=nodes).map(|number| setting(address(number)).spawn()).collect();
     let started = started?;
     for node in &started {
         node.wait_for_peers(started.len())?;
@@ -50,47 +71,46 @@ pub fn start_cluster(folder: &Path, nodes: u8) -> io::Result<Vec<Gubernator>> {
     Ok(started)
 }
 
-/// Adds node `number` to the cluster of node 1, and does not wait for it.
-pub fn join(folder: &Path, number: u8) -> io::Result<Gubernator> {
-    spawn(folder, address(number), Some(address(1)), Some("1"))
-}
-
-fn address(number: u8) -> Ipv4Addr {
+/// The address of node `number` of a cluster.
+pub fn address(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 3, number)
 }
 
-fn spawn(
-    folder: &Path,
-    ip: Ipv4Addr,
-    seed: Option<Ipv4Addr>,
-    threads: Option<&str>,
-) -> io::Result<Gubernator> {
-    let at = |port| SocketAddr::new(IpAddr::V4(ip), port);
-    let (grpc, http) = match seed {
-        Some(_) => (at(1_051), at(1_050)),
-        None => (processes::free_tcp()?, processes::free_tcp()?),
-    };
-    let gossip = match seed {
-        Some(_) => at(7_946),
-        None => processes::free_tcp()?,
-    };
-    let known = seed.map_or(gossip, |seed| SocketAddr::new(IpAddr::V4(seed), gossip.port()));
-    let mut command = processes::command(program()?);
-    command
-        .env("GUBER_GRPC_ADDRESS", grpc.to_string())
-        .env("GUBER_ADVERTISE_ADDRESS", grpc.to_string())
-        .env("GUBER_HTTP_ADDRESS", http.to_string())
-        .env("GUBER_MEMBERLIST_ADDRESS", gossip.to_string())
-        .env("GUBER_MEMBERLIST_KNOWN_NODES", known.to_string())
-        .env("GUBER_CACHE_SIZE", CACHE_SIZE.to_string())
-        .env("GUBER_LOG_LEVEL", "error");
-    if let Some(threads) = threads {
-        command.env("GOMAXPROCS", threads);
+impl Setting<'_> {
+    /// Starts a node and does not wait until it knows others.
+    pub fn spawn(&self) -> io::Result<Gubernator> {
+        let at = |port| SocketAddr::new(IpAddr::V4(self.ip), port);
+        let (grpc, http, gossip) = match self.seed {
+            Some(_) => (at(1_051), at(1_050), at(7_946)),
+            None => (processes::free_tcp()?, processes::free_tcp()?, processes::free_tcp()?),
+        };
+        let known = self.seed.map_or(gossip, |seed| SocketAddr::new(seed.into(), gossip.port()));
+        let mut command = processes::command_in(self.namespace, "unshare");
+        if !rustix::process::geteuid().is_root() {
+            command.arg("--map-root-user");
+        }
+        command
+            .args(["--uts", "sh", "-c", NAMED, &self.ip.to_string()])
+            .arg(program()?)
+            .env("GUBER_GRPC_ADDRESS", grpc.to_string())
+            .env("GUBER_ADVERTISE_ADDRESS", grpc.to_string())
+            .env("GUBER_HTTP_ADDRESS", http.to_string())
+            .env("GUBER_MEMBERLIST_ADDRESS", gossip.to_string())
+            .env("GUBER_MEMBERLIST_BIND_ADDRESS", gossip.to_string())
+            .env("GUBER_MEMBERLIST_KNOWN_NODES", known.to_string())
+            .env("GUBER_LOG_LEVEL", "error");
+        if let Some(size) = self.cache_size {
+            command.env("GUBER_CACHE_SIZE", size.to_string());
+        }
+        if let Some(threads) = self.threads {
+            command.env("GOMAXPROCS", threads.to_string());
+        }
+        let mut server =
+            Server::start(&mut command, self.folder, &format!("gubernator-{}", self.ip))?;
+        server.wait_for(grpc)?;
+        server.wait_for(http)?;
+        Ok(Gubernator { server: Rc::new(server), grpc, http })
     }
-    let mut server = Server::start(&mut command, folder, &format!("gubernator-{ip}"))?;
-    server.wait_for(grpc)?;
-    server.wait_for(http)?;
-    Ok(Gubernator { server: Rc::new(server), grpc, http })
 }
 
 impl Gubernator {

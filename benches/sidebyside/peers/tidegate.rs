@@ -97,11 +97,11 @@ impl Setting {
     pub fn start_cluster(&self) -> io::Result<Vec<Node>> {
         let pki = self.folder.join("pki");
         let at = |name: &str| pki.join(name).display().to_string();
-        tidegate(&["ca", "init", "--dir", &pki.display().to_string()])?;
+        run(&["ca", "init", "--dir", &pki.display().to_string()])?;
         let seed = processes::free_udp()?;
         let mut nodes = Vec::new();
         for (number, id) in NODES.into_iter().enumerate() {
-            tidegate(&["ca", "issue", "--dir", &pki.display().to_string(), "--node", id])?;
+            run(&["ca", "issue", "--dir", &pki.display().to_string(), "--node", id])?;
             let mesh = if number == 0 { seed } else { processes::free_udp()? };
             nodes.push(self.spawn(
                 id,
@@ -194,11 +194,11 @@ impl Node {
 }
 
 /// That of `BENCH_BIN`, or the one that was built with the benchmark.
-fn binary() -> String {
+pub fn binary() -> String {
     std::env::var("BENCH_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_tidegate").into())
 }
 
-fn tidegate(args: &[&str]) -> io::Result<()> {
+pub fn run(args: &[&str]) -> io::Result<()> {
     let mut command = processes::command(binary());
     processes::run(command.args(args), START_TIMEOUT).map(drop)
 }

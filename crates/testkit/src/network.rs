@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::future::Future;
-use std::io::{Read, Write as _};
+use std::io::{self, Read, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
@@ -30,11 +30,10 @@ pub fn run<F: Future<Output = ()>>(test: impl FnOnce(Network) -> F + Send) {
         eprintln!("SKIPPED: a network namespace requires root");
         return;
     }
-    let namespace = create();
-    let path = format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd());
+    let namespace = namespace().unwrap_or_else(|error| panic!("{error}"));
+    let path = path(&namespace);
     let in_namespace = || {
-        // Threads and processes are in the namespace of the thread that starts them.
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+        enter(&namespace).unwrap();
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(test(Network { path }));
     };
@@ -81,20 +80,40 @@ impl Network {
     }
 }
 
-/// A namespace with a loopback that is up.
-fn create() -> File {
+/// A namespace with a loopback that is up. It ends when this file, and all threads and processes in
+/// it, have ended.
+///
+/// # Errors
+///
+/// Without root, util-linux or iproute2.
+pub fn namespace() -> io::Result<File> {
     let mut holder = Command::new("unshare")
         .args(["--net", "sh", "-c", "ip link set lo up && echo up && read -r _"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|error| panic!("start unshare: {error}"));
+        .spawn()?;
     let mut said = [0; 3];
-    let is_up = holder.stdout.take().unwrap().read_exact(&mut said);
-    assert!(is_up.is_ok(), "failed to create a network namespace; is iproute2 installed?");
+    let is_up = holder.stdout.take().map(|mut output| output.read_exact(&mut said));
     // The open file keeps the namespace. The holder ends when its input does.
-    let namespace = File::open(format!("/proc/{}/ns/net", holder.id())).unwrap();
+    let namespace = File::open(format!("/proc/{}/ns/net", holder.id()));
     drop(holder.stdin.take());
-    holder.wait().unwrap();
-    namespace
+    holder.wait()?;
+    match is_up {
+        Some(Ok(())) => namespace,
+        _ => Err(io::Error::other("failed to create a network namespace; is iproute2 installed?")),
+    }
+}
+
+/// Where other processes find it, while this one has the file open.
+pub fn path(namespace: &File) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd())
+}
+
+/// Moves the calling thread into it, with the threads and processes that it starts later.
+///
+/// # Errors
+///
+/// Without root.
+pub fn enter(namespace: &File) -> io::Result<()> {
+    Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
