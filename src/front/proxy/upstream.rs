@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::adaptive_limit::{AdaptiveLimit, Outcome, Slot};
-use super::connector::{Connector, ServerTls};
+use super::connector::{Connector, HTTP1, HTTP2, ServerTls};
 use super::failure::{Failure, UpstreamStats};
 use super::headers;
 use super::health::{Change, EJECTED_FOR, Health, Use};
@@ -120,8 +120,8 @@ impl Upstreams {
             .http2_initial_connection_window_size(HTTP2_CONNECTION_WINDOW)
             .http2_keep_alive_interval(HTTP2_PING_INTERVAL)
             .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT);
-        let http1 = builder.build(connector(b"http/1.1"));
-        let http2 = builder.http2_only(true).build(connector(b"h2"));
+        let http1 = builder.build(connector(HTTP1));
+        let http2 = builder.http2_only(true).build(connector(HTTP2));
         let targets: Vec<Target> = config.upstream.iter().map(target).collect();
         let limits: Vec<_> = targets.iter().filter_map(|target| target.limit.clone()).collect();
         if !limits.is_empty() {
@@ -149,7 +149,7 @@ impl Upstreams {
     }
 
     /// Sends the request, which came by `version`, to one of the servers. It counts as in flight
-    /// until its response ends.
+    /// until its response and its own body have ended.
     pub(super) async fn send(
         &self,
         head: Head,
@@ -171,7 +171,7 @@ impl Upstreams {
     ) -> Result<(Response<ServerBody>, InFlight), Failure> {
         let permit = Arc::clone(&self.in_flight).try_acquire_owned().map_err(|_| Failure::Full)?;
         let permit = Arc::new(permit);
-        let (progress, body) = Progress::of(body, version, &permit);
+        let (progress, body) = Progress::of(body, version);
         let mut upload = Upload::of(&progress);
         let mut failure = Failure::Unreachable;
         let is_http2 = self.is_http2(head.is_grpc);
@@ -184,7 +184,8 @@ impl Upstreams {
                 }
             };
             let mut in_flight = InFlight::new(&target.load, slot, &permit);
-            let request = self.request(&head, target, body.clone());
+            let mut request = self.request(&head, target, body.clone());
+            progress.is_sent(in_flight.at_server(), &mut request);
             let start = Instant::now();
             let sent = self.send_to(request, &head, &progress).await;
             self.observe(target, is_http2, sent.as_ref().err());

@@ -290,8 +290,10 @@ pub(super) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
 pub(super) const RST_STREAM: u8 = 3;
-/// A flag of `DATA`.
+/// A flag of `DATA` and `HEADERS`.
 pub(super) const END_STREAM: u8 = 1;
+/// A flag of `HEADERS`.
+pub(super) const END_HEADERS: u8 = 4;
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// A frame of settings, all of them the usual ones.
 pub(super) const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
