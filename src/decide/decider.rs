@@ -26,6 +26,7 @@ use tidegate_rules::stats::RuleStats;
 use tidegate_rules::tally::Tallies;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::blocked_by_hand;
@@ -145,6 +146,10 @@ pub(super) struct Shared {
     pub(super) releases_waiting: Arc<Semaphore>,
     /// Requests to reserve that are being asked for, and what is given back of them.
     pub(super) giving_back: TaskTracker,
+    /// Commits that wait for a replica.
+    pub(super) copying: TaskTracker,
+    /// This node decides nothing more.
+    pub(super) has_decided: CancellationToken,
     /// Where that runs: it outlives the threads of listeners. `None` outside of a runtime.
     pub(super) runtime: Option<Handle>,
     /// Of keys whose limits regions share, what this node will need.
@@ -246,6 +251,8 @@ impl Decider {
             refunds_waiting: Arc::new(Semaphore::new(REFUNDS_WAITING_MAX)),
             releases_waiting: Arc::new(Semaphore::new(RELEASES_WAITING_MAX)),
             giving_back: TaskTracker::new(),
+            copying: TaskTracker::new(),
+            has_decided: CancellationToken::new(),
             runtime: Handle::try_current().ok(),
             forecasts: Forecasts::default(),
             next_check_id: AtomicU64::new(1),

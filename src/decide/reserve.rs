@@ -739,14 +739,16 @@ impl Decider {
             };
             let (confirm, is_confirmed) = oneshot::channel();
             // It goes on when the client has gone.
-            runtime.spawn(async move {
+            let copying = decider.shared.copying.clone();
+            let copy = async move {
                 decider.copy_commit(&part, applied, owner_term, (patience, confirm)).await;
                 drop(awaits_copy);
                 // What was held back meanwhile.
                 let store = &decider.shared.node.store;
                 store.enqueue_replication(part.key);
                 store.enqueue_snapshot(part.key);
-            });
+            };
+            copying.spawn_on(copy, &runtime);
             is_confirmed.await.unwrap_or(false)
         })
     }
@@ -756,7 +758,8 @@ impl Decider {
     /// displace what the next owner counts, which is asked for it again.
     ///
     /// Without a lease nothing of it is sent, and nothing merged with it, because another node may
-    /// be the owner already. If none was, it goes on.
+    /// be the owner already. If none was, it goes on. At the end of this node nothing goes on: what
+    /// is not confirmed by then is taken back.
     ///
     /// **Bound:** [`UNCONFIRMED_MAX`] beyond `patience`, and what this node is without a lease; for
     /// as many commits as are remembered.
@@ -768,13 +771,18 @@ impl Decider {
         (mut patience, confirm): (Duration, oneshot::Sender<bool>),
     ) {
         let (mut confirm, ends) = (Some(confirm), Instant::now() + patience + UNCONFIRMED_MAX);
+        let has_decided = &self.shared.has_decided;
         loop {
             let is_copied = tokio::select! {
                 biased;
+                () = has_decided.cancelled() => false,
                 () = self.stops_deciding(part, owner_term) => false,
                 is_copied = self.is_part_copied(part, patience) => is_copied,
             };
-            let standing = self.standing_of(part, owner_term);
+            let standing = match self.standing_of(part, owner_term) {
+                _ if has_decided.is_cancelled() && !is_copied => Standing::Lost,
+                standing => standing,
+            };
             if standing == Standing::Lost {
                 self.take_commit_back(part, applied);
             }
@@ -788,9 +796,18 @@ impl Decider {
                 Standing::Decides => AGAIN_MAX,
                 Standing::Waits => LOSS_SEEN_WITHIN,
             };
-            sleep(pause).await;
+            let _ = timeout(pause, has_decided.cancelled()).await;
             patience = COPIED_AGAIN;
         }
+    }
+
+    /// Takes back the commits that no replica has confirmed, when this node decides nothing more.
+    /// They are sent again, to other owners: their costs are not to come back from the disk.
+    pub async fn take_unconfirmed_back(&self) {
+        let Shared { copying, has_decided, .. } = &*self.shared;
+        has_decided.cancel();
+        copying.close();
+        copying.wait().await;
     }
 
     fn take_commit_back(&self, part: &Part, applied: Applied) {

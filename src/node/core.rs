@@ -297,7 +297,9 @@ impl Core {
         let expires = expire(self.store.clone(), self.clock.clone(), stop.clone());
         running.spawn(self.once_in_use(true, stop.clone(), expires));
         if let Some(snapshot_task) = self.snapshot_task.clone() {
-            let writes = snapshot_task.run(stop.clone());
+            let decider = self.decider.clone();
+            let last = async move { decider.take_unconfirmed_back().await };
+            let writes = snapshot_task.run(stop.clone(), last);
             // What a node that is no member counts may be of the future: a later start would go on
             // from there.
             running.spawn(self.once_in_use(false, stop.clone(), writes));

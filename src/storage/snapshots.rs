@@ -48,8 +48,9 @@ pub struct SnapshotTask {
 }
 
 impl SnapshotTask {
-    /// Runs rounds until `stop`, then until everything is written. Stop it after the last decision.
-    pub async fn run(self, stop: CancellationToken) {
+    /// Runs rounds until `stop`, then, after `last`, until everything is written. Stop it after the
+    /// last decision.
+    pub async fn run(self, stop: CancellationToken, last: impl Future<Output = ()>) {
         let mut ticks = interval(self.interval.to_std());
         // The round after a slow one writes what was missed.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -60,6 +61,7 @@ impl SnapshotTask {
             }
             self.round().await;
         }
+        last.await;
         while self.round().await {}
     }
 

@@ -204,15 +204,6 @@ async fn a_commit_outlasts_a_lease_and_not_the_loss_of_its_key() {
     let (a, b, relay) = behind_a_relay(patient).await;
     let (decider, ownership) = (&a.core.decider, &a.core.ownership);
     let values = owned_by(&a, "durable", 2);
-    let used_at = |node: &Node, value: &str| {
-        let token = token(node, "durable", value);
-        let of_it = |it: &StoredCounter| it.key.token == token;
-        let used = |it: &StoredCounter| match it.state {
-            State::FixedWindow { used, .. } => Some(used),
-            _ => None,
-        };
-        all(node).iter().filter(|it| of_it(it)).find_map(used)
-    };
     for (value, is_lost) in values.iter().zip([false, true]) {
         let entries = vec![Entry { key: "durable", value }];
         let descriptors = &[Descriptor { entries, hits: None, limit: None }];
@@ -225,13 +216,13 @@ async fn a_commit_outlasts_a_lease_and_not_the_loss_of_its_key() {
         tokio::select! {
             _ = decider.commit(commit()) => panic!("no replica has it"),
             // The client goes.
-            _ = eventually("it is counted", TIMEOUT, || used_at(&a, value) == Some(30)) => {}
+            _ = eventually("it is counted", TIMEOUT, || used_of(&a, value) == Some(30)) => {}
         }
         let right = ownership.right();
         if is_lost {
             let (member, owned) = (Some(MemberId(u64::MAX)), right.owned_ranges.clone());
             ownership.publish(right.leases, OwnedRanges { member, ..OwnedRanges::clone(&owned) });
-            let is_taken_back = || used_at(&a, value).unwrap_or(0) == 0;
+            let is_taken_back = || used_of(&a, value).unwrap_or(0) == 0;
             eventually("it is taken back", TIMEOUT, is_taken_back).await;
         } else {
             ownership.renew(Leases::default());
@@ -243,8 +234,50 @@ async fn a_commit_outlasts_a_lease_and_not_the_loss_of_its_key() {
         });
         let settled = again.await.0.settled;
         assert_eq!(settled, Some(if is_lost { Settled::Committed } else { Settled::Again }));
-        assert_eq!((used_at(&a, value), used_at(&b, value)), (Some(30), Some(30)));
+        assert_eq!((used_of(&a, value), used_of(&b, value)), (Some(30), Some(30)));
     }
+}
+
+/// A node ends while it is cut off. Its last commit is sent again, to the next owner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_ends_keeps_no_commit_that_no_replica_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let data_dir = folder.path().to_path_buf();
+    let authority = authority();
+    let options = |id| {
+        let identity = identity(&authority, &authority, id, "eu");
+        let change: fn(&mut Config) = |config| {
+            slow_stream(config);
+            config.cluster.down_after = Span::from_secs(60);
+        };
+        NodeOptions { id, region: "eu", seeds: &[], identity, rules: RULES, change }
+    };
+    let on_disk = |config: &mut Config| config.node.data_dir = Some(data_dir.clone());
+    let a = Node::start_with(options("a"), on_disk).await;
+    let (_b, relay) = second_behind_a_relay(&a, options("b"), quick()).await;
+    let values = owned_by(&a, "durable", 2);
+    let (domain, amount) = ("test", 40);
+    for (value, is_confirmed) in values.iter().zip([true, false]) {
+        let entries = vec![Entry { key: "durable", value }];
+        let descriptors = &[Descriptor { entries, hits: None, limit: None }];
+        let request = ReserveRequest { domain, descriptors, amount, ttl: None, id: None };
+        let id = a.core.decider.reserve(request).await.id;
+        assert!(id.is_some());
+        let commit = a.core.decider.commit(CommitRequest { domain, descriptors, id, cost: 30 });
+        if is_confirmed {
+            commit.await.expect("the replica has it");
+            continue;
+        }
+        relay.link.cut(true);
+        tokio::select! {
+            _ = commit => panic!("no replica has it"),
+            _ = eventually("it is counted", TIMEOUT, || used_of(&a, value) == Some(30)) => {}
+        }
+    }
+    a.stop_with(Duration::ZERO).await;
+    let a = Node::start_with(options("a"), on_disk).await;
+    let counted = [&values[0], &values[1]].map(|value| used_of(&a, value).unwrap_or(0));
+    assert_eq!(counted, [30, 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -475,7 +508,11 @@ fn tat_in(now: Timestamp, years: u64) -> State {
 
 /// Two nodes; whatever goes to or from the second passes a relay.
 async fn behind_a_relay(change: fn(&mut Config)) -> (Node, Node, Relay) {
-    behind_a_relay_over(Link::new(7, 0, 0, Duration::ZERO), change).await
+    behind_a_relay_over(quick(), change).await
+}
+
+fn quick() -> Link {
+    Link::new(7, 0, 0, Duration::ZERO)
 }
 
 async fn behind_a_relay_over(link: Link, change: fn(&mut Config)) -> (Node, Node, Relay) {
@@ -485,21 +522,26 @@ async fn behind_a_relay_over(link: Link, change: fn(&mut Config)) -> (Node, Node
         NodeOptions { id, region: "eu", seeds, identity, rules: RULES, change }
     };
     let a = Node::start(options("a", &[])).await;
+    let (b, relay) = second_behind_a_relay(&a, options("b", &[]), link).await;
+    (a, b, relay)
+}
+
+async fn second_behind_a_relay(a: &Node, options: NodeOptions<'_>, link: Link) -> (Node, Relay) {
     let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let relay = Relay::start(port, link).await;
     // It never dials, so that there is no way around the relay.
-    let b = Node::start_behind(options("b", &[]), port, relay.front).await;
+    let b = Node::start_behind(options, port, relay.front).await;
     let reaches = a.joined().mesh.clone();
     eventually("both are up", TIMEOUT, || {
         reaches.request_dial(relay.front);
         reaches.peers().len() == 1
     })
     .await;
-    for node in [&a, &b] {
+    for node in [a, &b] {
         node.wait_for_view("both", |view| view.owners().count() == 2).await;
     }
-    settled(&[&a, &b]).await;
-    (a, b, relay)
+    settled(&[a, &b]).await;
+    (b, relay)
 }
 
 fn id_of(node: &Node) -> NodeId {
@@ -539,6 +581,16 @@ fn all(node: &Node) -> Vec<StoredCounter> {
 fn held(node: &Node, key: &str, value: &str) -> Option<StoredCounter> {
     let token = token(node, key, value);
     all(node).into_iter().find(|counted| counted.key.token == token)
+}
+
+/// What is used of the limit of `durable`, beside its reservations.
+fn used_of(node: &Node, value: &str) -> Option<u32> {
+    let token = token(node, "durable", value);
+    let used = |it: &StoredCounter| match it.state {
+        State::FixedWindow { used, .. } => Some(used),
+        _ => None,
+    };
+    all(node).iter().filter(|it| it.key.token == token).find_map(used)
 }
 
 fn used(counted: &StoredCounter) -> u32 {

@@ -203,8 +203,18 @@ impl Node {
     }
 
     /// Stops as on SIGTERM.
-    pub async fn stop(mut self) {
+    pub async fn stop(self) {
         let _ = self.core.leave().await;
+        self.end().await;
+    }
+
+    /// Stops as on SIGTERM, and gives up for good what cannot be handed over in this time.
+    pub async fn stop_with(self, patience: Duration) {
+        let _ = self.core.leave_with(patience).await;
+        self.end().await;
+    }
+
+    async fn end(mut self) {
         self.stop.cancel();
         if let Some(running) = self.running.take() {
             running.await.expect("the node ended without an error");

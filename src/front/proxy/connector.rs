@@ -8,14 +8,19 @@ use std::io::{self, IoSlice};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use futures_util::task::AtomicWaker;
+use http::Extensions;
 use http::uri::{Scheme, Uri};
-use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::client::legacy::connect::{
+    CaptureConnection, Connected, Connection, HttpConnector,
+};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
@@ -28,6 +33,10 @@ use tower::Service;
 
 use crate::config::{Proxy, UserError};
 use crate::front::tls::{self, RELOAD_INTERVAL};
+
+/// The versions of HTTP, as names of ALPN.
+pub(super) const HTTP1: &[u8] = b"http/1.1";
+pub(super) const HTTP2: &[u8] = b"h2";
 
 /// Which servers are trusted; cheap to clone.
 #[derive(Clone, Debug)]
@@ -50,7 +59,22 @@ pub(super) struct Connector {
 
 /// A connection to a server.
 #[derive(Debug)]
-pub(super) struct ServerStream(Either<TcpStream, Box<TlsStream<TcpStream>>>);
+pub(super) struct ServerStream {
+    stream: Either<TcpStream, Box<TlsStream<TcpStream>>>,
+    /// Of one that a single request uses at a time.
+    closer: Option<Closer>,
+}
+
+/// Ends a connection whose task waits for its server.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Closer(Arc<Closing>);
+
+#[derive(Debug, Default)]
+struct Closing {
+    is_closed: AtomicBool,
+    /// Of the task that reads and writes.
+    waker: AtomicWaker,
+}
 
 impl ServerTls {
     /// Loads the authorities, if there is a server with TLS.
@@ -129,16 +153,17 @@ impl Service<Uri> for Connector {
         let Self { tls, alpn, timeout, .. } = self.clone();
         let is_tls = uri.scheme() == Some(&Scheme::HTTPS);
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let closer = (alpn == HTTP1).then(Closer::default);
         let connecting = self.tcp.call(uri);
         let connected = async move {
             let stream = connecting.await?.into_inner();
             if !is_tls {
-                return Ok(TokioIo::new(ServerStream(Either::Left(stream))));
+                return Ok(TokioIo::new(ServerStream { stream: Either::Left(stream), closer }));
             }
             let name = ServerName::try_from(host).map_err(io::Error::other)?;
             let connector = TlsConnector::from(Arc::new(tls.config(alpn)?));
             let stream = Box::new(connector.connect(name, stream).await?);
-            Ok(TokioIo::new(ServerStream(Either::Right(stream))))
+            Ok(TokioIo::new(ServerStream { stream: Either::Right(stream), closer }))
         };
         async move {
             match tokio::time::timeout(timeout, connected).await {
@@ -150,9 +175,43 @@ impl Service<Uri> for Connector {
     }
 }
 
+impl Closer {
+    /// That of the connection of a request, if it is one of HTTP/1.1 and there is one.
+    pub(super) fn of(connection: &CaptureConnection) -> Option<Self> {
+        let mut extensions = Extensions::new();
+        connection.connection_metadata().as_ref()?.get_extras(&mut extensions);
+        extensions.remove()
+    }
+
+    pub(super) fn close(&self) {
+        self.0.is_closed.store(true, Ordering::Release);
+        self.0.waker.wake();
+    }
+
+    /// # Errors
+    ///
+    /// It is closed.
+    fn poll(&self, cx: &Context<'_>) -> io::Result<()> {
+        self.0.waker.register(cx.waker());
+        if self.0.is_closed.load(Ordering::Acquire) {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(())
+    }
+}
+
+impl ServerStream {
+    fn is_open(&self, cx: &Context<'_>) -> io::Result<()> {
+        self.closer.as_ref().map_or(Ok(()), |closer| closer.poll(cx))
+    }
+}
+
 impl Connection for ServerStream {
     fn connected(&self) -> Connected {
-        Connected::new()
+        match &self.closer {
+            Some(closer) => Connected::new().extra(closer.clone()),
+            None => Connected::new(),
+        }
     }
 }
 
@@ -162,7 +221,8 @@ impl AsyncRead for ServerStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+        self.is_open(cx)?;
+        Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
@@ -172,7 +232,8 @@ impl AsyncWrite for ServerStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
+        self.is_open(cx)?;
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -180,18 +241,21 @@ impl AsyncWrite for ServerStream {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, slices)
+        self.is_open(cx)?;
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        self.is_open(cx)?;
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        self.is_open(cx)?;
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

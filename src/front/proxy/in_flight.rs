@@ -1,4 +1,5 @@
-//! One request at a server, from before it is sent until its response has ended.
+//! One request at a server, from before it is sent until its response, and what the client sends
+//! for it, have ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,13 +17,19 @@ pub(super) struct Load(Arc<AtomicUsize>);
 /// Counts as a request until it is dropped.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    load: Load,
+    at_server: Arc<AtServer>,
     /// Its place among the requests that a rule limits.
     place: Option<Place>,
-    /// Its place among those of its server, if they are limited.
-    slot: Option<Slot>,
     /// The body of the request, which may take longer than its response.
     upload: Option<Upload>,
+}
+
+/// What a request takes up of its server until the bodies of both sides have ended.
+#[derive(Debug)]
+pub(super) struct AtServer {
+    load: Load,
+    /// Its place among those of its server, if they are limited.
+    slot: Option<Slot>,
     /// One of the requests at all servers.
     _permit: Arc<OwnedSemaphorePermit>,
 }
@@ -36,16 +43,25 @@ impl Load {
 impl InFlight {
     pub(super) fn new(load: &Load, slot: Option<Slot>, permit: &Arc<OwnedSemaphorePermit>) -> Self {
         load.0.fetch_add(1, Ordering::Relaxed);
-        Self { load: load.clone(), place: None, slot, upload: None, _permit: Arc::clone(permit) }
+        let at_server = AtServer { load: load.clone(), slot, _permit: Arc::clone(permit) };
+        Self { at_server: Arc::new(at_server), place: None, upload: None }
+    }
+
+    /// To be held for as long as the client sends.
+    pub(super) fn at_server(&self) -> &Arc<AtServer> {
+        &self.at_server
     }
 
     pub(super) fn slot(&self) -> Option<&Slot> {
-        self.slot.as_ref()
+        self.at_server.slot.as_ref()
     }
 
     /// The server has switched to another protocol: what passes now is not a request.
     pub(super) fn is_tunnel(&mut self) {
-        self.slot = None;
+        // A request with a body does not switch, so nothing else holds it.
+        if let Some(at_server) = Arc::get_mut(&mut self.at_server) {
+            at_server.slot = None;
+        }
     }
 
     /// The request has a place, until this is dropped.
@@ -71,7 +87,7 @@ impl InFlight {
     }
 }
 
-impl Drop for InFlight {
+impl Drop for AtServer {
     fn drop(&mut self) {
         self.load.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -6,22 +6,21 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Version;
+use http::{Request, Version};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
 use parking_lot::Mutex;
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, Sleep};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
 use tower::BoxError;
 
+use super::connector::Closer;
 use super::headers;
+use super::in_flight::AtServer;
 
 /// How far the body of a request has come; read while its response is awaited.
 #[derive(Debug)]
-pub(super) struct Progress {
-    state: Mutex<State>,
-    /// Held until the body, too, has ended: a server may respond before that.
-    _permit: Option<Arc<OwnedSemaphorePermit>>,
-}
+pub(super) struct Progress(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
@@ -33,27 +32,31 @@ struct State {
     has_ended: bool,
     /// The client has broken it off.
     has_failed: bool,
-    /// When what is left of it is cut off, because its response has ended.
-    cut_at: Option<Instant>,
+    /// What is left of it does not pass any more.
+    is_cut: bool,
     /// Of the task that sends it, while it waits for the client.
     sender: Option<Waker>,
     /// Taken when the body is polled first: until then nothing was sent, and another server can
     /// have it.
+    is_taken: bool,
+    /// Until it has ended or is cut off.
     body: Option<Incoming>,
+    /// Held for as long: a server may respond before the end.
+    at_server: Option<Arc<AtServer>>,
+    /// The connection that it is sent on, for as long.
+    connection: Option<CaptureConnection>,
 }
 
 /// The body of a request. Clones share it, and the first that is polled has it.
 #[derive(Debug)]
 pub(super) struct RequestBody {
-    body: Option<Incoming>,
     progress: Arc<Progress>,
+    has_taken: bool,
     /// The client speaks HTTP/2.
     is_http2: bool,
     /// Of the whole body.
     size: SizeHint,
     is_empty: bool,
-    /// Runs while more is awaited after the response has ended.
-    cut: Option<Pin<Box<Sleep>>>,
 }
 
 /// What a client sends for a response. When this is dropped, the response has ended, and what is
@@ -81,68 +84,112 @@ struct Outlived;
 struct Reset;
 
 impl Progress {
-    /// `version` is that of the client. Holds the permit until the body is done with.
-    pub(super) fn of(
-        body: Incoming,
-        version: Version,
-        permit: &Arc<OwnedSemaphorePermit>,
-    ) -> (Arc<Self>, RequestBody) {
+    /// `version` is that of the client.
+    pub(super) fn of(body: Incoming, version: Version) -> (Arc<Self>, RequestBody) {
         let (size, is_empty) = (body.size_hint(), body.is_end_stream());
-        let is_http2 = version == Version::HTTP_2;
-        let state = Mutex::new(State::new(is_empty, Some(body)));
-        let progress = Arc::new(Self { state, _permit: Some(Arc::clone(permit)) });
-        let shared = Arc::clone(&progress);
-        let (body, cut) = (None, None);
-        (progress, RequestBody { body, progress: shared, is_http2, size, is_empty, cut })
+        let progress = Self::new(is_empty, Some(body));
+        let body = RequestBody {
+            progress: Arc::clone(&progress),
+            has_taken: false,
+            is_http2: version == Version::HTTP_2,
+            size,
+            is_empty,
+        };
+        (progress, body)
+    }
+
+    fn new(has_ended: bool, body: Option<Incoming>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State {
+            last: Instant::now(),
+            waits_for_client: false,
+            has_ended,
+            has_failed: false,
+            is_cut: false,
+            sender: None,
+            is_taken: false,
+            body,
+            at_server: None,
+            connection: None,
+        })))
+    }
+
+    /// The request goes to a server, on a connection that is known when it is there.
+    pub(super) fn is_sent(&self, at_server: &Arc<AtServer>, request: &mut Request<RequestBody>) {
+        let mut state = self.0.lock();
+        if !state.has_ended {
+            state.at_server = Some(Arc::clone(at_server));
+            state.connection = Some(capture_connection(request));
+        }
     }
 
     pub(super) fn last(&self) -> Instant {
-        self.state.lock().last
+        self.0.lock().last
     }
 
     pub(super) fn waits_for_client(&self) -> bool {
-        self.state.lock().waits_for_client
+        self.0.lock().waits_for_client
     }
 
     /// When the last part passed, if the whole has.
     pub(super) fn ended(&self) -> Option<Instant> {
-        let state = self.state.lock();
+        let state = self.0.lock();
         state.has_ended.then_some(state.last)
     }
 
     /// Whether no server has begun to take the body.
     pub(super) fn is_untouched(&self) -> bool {
-        self.state.lock().body.is_some()
+        !self.0.lock().is_taken
     }
 
     /// Whether the client has broken it off.
     pub(super) fn has_failed(&self) -> bool {
-        self.state.lock().has_failed
+        self.0.lock().has_failed
     }
 
     /// Cuts off what has not passed `after` this time.
-    fn cut(&self, after: Duration) {
-        let mut state = self.state.lock();
-        state.cut_at = Some(Instant::now() + after);
-        let sender = state.sender.take();
+    fn cut_after(self: &Arc<Self>, after: Duration) {
+        if self.0.lock().connection.is_none() {
+            return;
+        }
+        let Some(runtime) = Handle::try_current().ok().filter(|_| !after.is_zero()) else {
+            return self.cut();
+        };
+        // What ends before that holds nothing until then.
+        let progress = Arc::downgrade(self);
+        runtime.spawn(async move {
+            tokio::time::sleep(after).await;
+            if let Some(progress) = progress.upgrade() {
+                progress.cut();
+            }
+        });
+    }
+
+    /// Ends the connection to the server, too: one that does not read what was sent would hold it,
+    /// and its task, for as long as it likes. A server of HTTP/2 has other requests there.
+    fn cut(&self) {
+        let mut state = self.0.lock();
+        if state.connection.is_none() {
+            return;
+        }
+        state.is_cut = true;
+        let rest = (state.body.take(), state.at_server.take());
+        let (sender, connection) = (state.sender.take(), state.connection.take());
         drop(state);
+        drop(rest);
         if let Some(sender) = sender {
             sender.wake();
+        }
+        if let Some(closer) = connection.as_ref().and_then(Closer::of) {
+            closer.close();
         }
     }
 }
 
 impl State {
-    fn new(has_ended: bool, body: Option<Incoming>) -> Self {
-        Self {
-            last: Instant::now(),
-            waits_for_client: false,
-            has_ended,
-            has_failed: false,
-            cut_at: None,
-            sender: None,
-            body,
-        }
+    /// Nothing more of the body is sent; the connection may have the next request.
+    fn is_over(&mut self) {
+        self.at_server = None;
+        self.connection = None;
     }
 }
 
@@ -163,25 +210,35 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        self.progress.cut(self.grace);
+        self.progress.cut_after(self.grace);
     }
 }
 
 impl RequestBody {
     /// The body of a request without one.
     pub(super) fn empty() -> Self {
-        let state = Mutex::new(State::new(true, None));
-        let progress = Arc::new(Progress { state, _permit: None });
-        let (body, cut, size) = (None, None, SizeHint::with_exact(0));
-        Self { body, progress, is_http2: false, size, is_empty: true, cut }
+        let progress = Progress::new(true, None);
+        let size = SizeHint::with_exact(0);
+        Self { progress, has_taken: false, is_http2: false, size, is_empty: true }
     }
 }
 
 impl Clone for RequestBody {
     fn clone(&self) -> Self {
-        let Self { progress, is_http2, size, is_empty, .. } = self;
-        let (progress, is_http2) = (Arc::clone(progress), *is_http2);
-        Self { body: None, progress, is_http2, size: *size, is_empty: *is_empty, cut: None }
+        let Self { ref progress, is_http2, size, is_empty, .. } = *self;
+        Self { progress: Arc::clone(progress), has_taken: false, is_http2, size, is_empty }
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        if self.has_taken {
+            let mut state = self.progress.0.lock();
+            state.is_over();
+            let rest = state.body.take();
+            drop(state);
+            drop(rest);
+        }
     }
 }
 
@@ -193,41 +250,42 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { body, progress, is_http2, cut, .. } = &mut *self;
-        let body = match body {
-            Some(body) => body,
-            None => match progress.state.lock().body.take() {
-                Some(taken) => body.insert(taken),
-                None => return Poll::Ready(Some(Err(Taken.into()))),
-            },
+        let Self { progress, has_taken, is_http2, .. } = &mut *self;
+        let mut state = progress.0.lock();
+        if !*has_taken && std::mem::replace(&mut state.is_taken, true) {
+            return Poll::Ready(Some(Err(Taken.into())));
+        }
+        *has_taken = true;
+        let Some(body) = &mut state.body else {
+            let cut = || Err(Outlived.into());
+            return Poll::Ready(state.is_cut.then(cut));
         };
         let polled = poll_part(body, *is_http2, cx);
-        let mut state = progress.state.lock();
+        let is_end = body.is_end_stream();
         state.waits_for_client = polled.is_pending();
         let Poll::Ready(frame) = polled else {
             state.sender = Some(cx.waker().clone());
-            let Some(at) = state.cut_at else { return Poll::Pending };
-            drop(state);
-            let cut = cut.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
-            ready!(cut.as_mut().poll(cx));
-            return Poll::Ready(Some(Err(Outlived.into())));
+            return Poll::Pending;
         };
-        let now = Instant::now();
-        state.last = now;
-        state.has_ended = frame.is_none() || body.is_end_stream();
+        state.last = Instant::now();
+        state.has_ended = frame.is_none() || is_end;
         state.has_failed = matches!(frame, Some(Err(_)));
-        if !state.has_ended && state.cut_at.is_some_and(|at| at <= now) {
-            return Poll::Ready(Some(Err(Outlived.into())));
+        if state.has_ended {
+            state.is_over();
         }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().map_or(self.is_empty, Body::is_end_stream)
+        let state = self.progress.0.lock();
+        let body = state.body.as_ref().filter(|_| self.has_taken);
+        body.map_or(self.is_empty, Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or_else(|| self.size, Body::size_hint)
+        let state = self.progress.0.lock();
+        let body = state.body.as_ref().filter(|_| self.has_taken);
+        body.map_or(self.size, Body::size_hint)
     }
 }
 

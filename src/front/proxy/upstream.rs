@@ -7,7 +7,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::adaptive_limit::{AdaptiveLimit, Outcome, Slot};
-use super::connector::{Connector, ServerTls};
+use super::connector::{Connector, HTTP1, HTTP2, ServerTls};
 use super::failure::{Failure, UpstreamStats};
 use super::headers;
 use super::health::{Change, EJECTED_FOR, Health, Use};
@@ -69,12 +69,22 @@ struct Target {
     authority: Authority,
     load: Load,
     limit: Option<AdaptiveLimit>,
+    http1: Spoken,
+    http2: Spoken,
+}
+
+/// What is known of a server by one version of HTTP. Apart, because by `auto` the header of a
+/// client says which one a server has to understand.
+#[derive(Debug, Default)]
+struct Spoken {
     health: Mutex<Health>,
+    /// There was a response.
+    has_responded: AtomicBool,
 }
 
 /// The one request that tries a server which was left out; until it is dropped.
 #[derive(Debug)]
-struct Attempt<'a>(&'a Target);
+struct Attempt<'a>(&'a Mutex<Health>);
 
 /// What is sent to a server, apart from its body.
 #[derive(Clone, Debug)]
@@ -97,7 +107,8 @@ impl Upstreams {
             authority: upstream.authority.clone(),
             load: Load::default(),
             limit: adaptive.map(|adaptive| AdaptiveLimit::new(adaptive, Instant::now())),
-            health: Mutex::default(),
+            http1: Spoken::default(),
+            http2: Spoken::default(),
         };
         let mut builder = Client::builder(TokioExecutor::new());
         builder
@@ -109,8 +120,8 @@ impl Upstreams {
             .http2_initial_connection_window_size(HTTP2_CONNECTION_WINDOW)
             .http2_keep_alive_interval(HTTP2_PING_INTERVAL)
             .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT);
-        let http1 = builder.build(connector(b"http/1.1"));
-        let http2 = builder.http2_only(true).build(connector(b"h2"));
+        let http1 = builder.build(connector(HTTP1));
+        let http2 = builder.http2_only(true).build(connector(HTTP2));
         let targets: Vec<Target> = config.upstream.iter().map(target).collect();
         let limits: Vec<_> = targets.iter().filter_map(|target| target.limit.clone()).collect();
         if !limits.is_empty() {
@@ -138,7 +149,7 @@ impl Upstreams {
     }
 
     /// Sends the request, which came by `version`, to one of the servers. It counts as in flight
-    /// until its response ends.
+    /// until its response and its own body have ended.
     pub(super) async fn send(
         &self,
         head: Head,
@@ -160,10 +171,11 @@ impl Upstreams {
     ) -> Result<(Response<ServerBody>, InFlight), Failure> {
         let permit = Arc::clone(&self.in_flight).try_acquire_owned().map_err(|_| Failure::Full)?;
         let permit = Arc::new(permit);
-        let (progress, body) = Progress::of(body, version, &permit);
+        let (progress, body) = Progress::of(body, version);
         let mut upload = Upload::of(&progress);
         let mut failure = Failure::Unreachable;
-        for (target, _attempt) in self.by_load(Instant::now()) {
+        let is_http2 = self.is_http2(head.is_grpc);
+        for (target, _attempt) in self.by_load(is_http2, Instant::now()) {
             let slot = match target.enter() {
                 Ok(slot) => slot,
                 Err(full) => {
@@ -172,11 +184,13 @@ impl Upstreams {
                 }
             };
             let mut in_flight = InFlight::new(&target.load, slot, &permit);
-            let request = self.request(&head, target, body.clone());
+            let mut request = self.request(&head, target, body.clone());
+            progress.is_sent(in_flight.at_server(), &mut request);
             let start = Instant::now();
             let sent = self.send_to(request, &head, &progress).await;
-            self.observe(target, sent.as_ref().err());
-            if let Some(slot) = in_flight.slot() {
+            self.observe(target, is_http2, sent.as_ref().err());
+            let has_spoken = target.spoken(is_http2).has_responded.load(Ordering::Relaxed);
+            if let Some(slot) = in_flight.slot().filter(|_| has_spoken) {
                 note(slot, &sent, start, &progress);
             }
             match sent {
@@ -199,20 +213,21 @@ impl Upstreams {
     /// The servers that may be used: one that was left out and has an attempt now, then the one
     /// with the fewest requests. Others that an attempt is due of are the last, without one: this
     /// request may never come to them, and must not keep those of others away meanwhile.
-    fn by_load(&self, now: Instant) -> Vec<(&Target, Option<Attempt<'_>>)> {
+    fn by_load(&self, is_http2: bool, now: Instant) -> Vec<(&Target, Option<Attempt<'_>>)> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.targets.len().max(1);
         let (before, from) = self.targets.split_at(turn.min(self.targets.len()));
         let all = from.iter().chain(before);
         let (mut attempts, mut usual, mut last) = (Vec::new(), Vec::new(), Vec::new());
         for target in all.clone() {
-            let mut health = target.health.lock();
+            let shared = &target.spoken(is_http2).health;
+            let mut health = shared.lock();
             if !attempts.is_empty() && health.is_due(now) {
                 last.push((target, None));
                 continue;
             }
             match health.enter(now) {
                 Use::Usual => usual.push((target, None)),
-                Use::Attempt => attempts.push((target, Some(Attempt(target)))),
+                Use::Attempt => attempts.push((target, Some(Attempt(shared)))),
                 Use::LeftOut => {}
             }
         }
@@ -224,10 +239,12 @@ impl Upstreams {
     }
 
     /// Notes how a request at a server has ended.
-    fn observe(&self, target: &Target, failure: Option<&Failure>) {
-        let mut health = target.health.lock();
+    fn observe(&self, target: &Target, is_http2: bool, failure: Option<&Failure>) {
+        let spoken = target.spoken(is_http2);
+        let mut health = spoken.health.lock();
         let change = match failure {
             None => {
+                spoken.has_responded.store(true, Ordering::Relaxed);
                 health.succeeded();
                 None
             }
@@ -236,16 +253,19 @@ impl Upstreams {
             }
             Some(_) => None,
         };
-        self.report(target, change);
+        self.report(target, is_http2, change);
     }
 
-    fn report(&self, target: &Target, change: Option<Change>) {
+    fn report(&self, target: &Target, is_http2: bool, change: Option<Change>) {
         let server = &target.authority;
         match change {
             Some(Change::Ejected) => {
                 self.stats.ejections.add(1);
-                let failures = self.eject_after;
-                tracing::warn!(%server, failures, "server left out for {EJECTED_FOR:?}: it failed");
+                let (failures, version) = (self.eject_after, if is_http2 { "2" } else { "1.1" });
+                tracing::warn!(
+                    %server, failures, version,
+                    "server left out for {EJECTED_FOR:?} by this version of HTTP: it failed"
+                );
             }
             Some(Change::Unhealthy) => {
                 self.stats.ejections.add(1);
@@ -267,8 +287,11 @@ impl Upstreams {
         loop {
             let checks = self.targets.iter().map(|target| async {
                 let is_healthy = self.is_healthy(target, path, *interval).await;
-                let change = target.health.lock().checked(is_healthy, Instant::now());
-                self.report(target, change);
+                let now = Instant::now();
+                // It is up or down, whatever it speaks.
+                let _ = target.http2.health.lock().checked(is_healthy, now);
+                let change = target.http1.health.lock().checked(is_healthy, now);
+                self.report(target, false, change);
             });
             join_all(checks).await;
             tokio::time::sleep(*interval).await;
@@ -361,6 +384,10 @@ impl Upstreams {
 }
 
 impl Target {
+    fn spoken(&self, is_http2: bool) -> &Spoken {
+        if is_http2 { &self.http2 } else { &self.http1 }
+    }
+
     /// A place for a request, `None` if their number is not limited.
     fn enter(&self) -> Result<Option<Slot>, Failure> {
         let Some(limit) = &self.limit else { return Ok(None) };
@@ -370,7 +397,7 @@ impl Target {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        self.0.health.lock().tried();
+        self.0.lock().tried();
     }
 }
 
@@ -408,11 +435,11 @@ mod tests {
         let tls = ServerTls::of(&config).expect("no authorities");
         let upstreams = Upstreams::new(&config, tls, Arc::default());
         let chosen = |now| -> Vec<_> {
-            let servers = upstreams.by_load(now).into_iter();
+            let servers = upstreams.by_load(false, now).into_iter();
             servers.map(|(target, attempt)| (target.authority.as_str(), attempt)).collect()
         };
         let (bad, good) = ("127.0.0.1:1", "127.0.0.1:2");
-        let fails = || upstreams.observe(&upstreams.targets[0], Some(&Failure::Broken));
+        let fails = || upstreams.observe(&upstreams.targets[0], false, Some(&Failure::Broken));
         let is = |chosen: &[(&str, Option<Attempt<'_>>)], expected: &[(&str, bool)]| {
             let chosen: Vec<_> = chosen.iter().map(|(name, it)| (*name, it.is_some())).collect();
             assert_eq!(chosen, expected);
@@ -432,14 +459,14 @@ mod tests {
         drop(first);
         let second = chosen(over);
         is(&second, &[(bad, true), (good, false)]);
-        upstreams.observe(&upstreams.targets[0], None);
+        upstreams.observe(&upstreams.targets[0], false, None);
         drop(second);
         assert_eq!(chosen(over).iter().filter(|(_, attempt)| attempt.is_none()).count(), 2);
 
         // If all are left out, all are used.
         for target in &upstreams.targets {
-            upstreams.observe(target, Some(&Failure::Broken));
-            upstreams.observe(target, Some(&Failure::Broken));
+            upstreams.observe(target, false, Some(&Failure::Broken));
+            upstreams.observe(target, false, Some(&Failure::Broken));
         }
         assert_eq!(chosen(start).iter().filter(|(_, attempt)| attempt.is_none()).count(), 2);
     }
@@ -453,20 +480,20 @@ mod tests {
         let upstreams = Upstreams::new(&config, tls, Arc::default());
         let [first, second, _] = &upstreams.targets[..] else { panic!("three servers") };
         for target in [first, second] {
-            upstreams.observe(target, Some(&Failure::Broken));
+            upstreams.observe(target, false, Some(&Failure::Broken));
         }
         let over = Instant::now() + EJECTED_FOR;
         // The request that has this waits for a server that hangs.
-        let hangs = upstreams.by_load(over);
+        let hangs = upstreams.by_load(false, over);
         let tried = |chosen: &[(&Target, Option<Attempt<'_>>)]| -> Vec<String> {
             let tried = chosen.iter().filter(|(_, attempt)| attempt.is_some());
             tried.map(|(target, _)| target.authority.to_string()).collect()
         };
         assert_eq!((hangs.len(), tried(&hangs).len()), (3, 1), "all are there, in case");
-        let next = upstreams.by_load(over);
+        let next = upstreams.by_load(false, over);
         assert_eq!((next.len(), tried(&next).len()), (2, 1));
         assert_ne!(tried(&hangs), tried(&next));
-        assert_eq!(upstreams.by_load(over).len(), 1);
+        assert_eq!(upstreams.by_load(false, over).len(), 1);
     }
 
     fn permit(upstreams: &Upstreams) -> Arc<OwnedSemaphorePermit> {

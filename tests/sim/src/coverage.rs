@@ -98,6 +98,10 @@ pub(crate) enum Situation {
     CommittedAgain,
     /// A reservation ended before its commit came, which was a report.
     CommittedLate,
+    /// A commit that no owner had confirmed was sent again, and confirmed.
+    CommitUnconfirmed,
+    /// The same, and meanwhile another node had taken the key over from an owner that was cut off.
+    CommitMoved,
     /// An owner crashed between reserve and commit, and the next one knew the reservation.
     ReservationSurvived,
     /// A range was handed over between reserve and commit.
@@ -121,7 +125,7 @@ pub(crate) enum Situation {
 pub(crate) const RARE: [Situation; 1] = [Situation::ReservationSurvived];
 
 /// Every situation and its display name, in table order.
-pub(crate) const SITUATIONS: [(Situation, &str); 57] = [
+pub(crate) const SITUATIONS: [(Situation, &str); 59] = [
     (Situation::NoFaults, "no faults"),
     (Situation::PacketFaults, "packet loss, duplicates or delay"),
     (Situation::SlowPeer, "slow peer"),
@@ -169,6 +173,8 @@ pub(crate) const SITUATIONS: [(Situation, &str); 57] = [
     (Situation::CommittedElsewhere, "commit at another node"),
     (Situation::CommittedAgain, "commit again"),
     (Situation::CommittedLate, "commit after the end"),
+    (Situation::CommitUnconfirmed, "commit again, unconfirmed before"),
+    (Situation::CommitMoved, "commit again at the next owner"),
     (Situation::ReservationSurvived, "reservation survived its owner"),
     (Situation::ReservationHandedOver, "reservation handed over"),
     (Situation::ReservationRefused, "reservation refused"),

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::super::support::{Table, request};
-use super::support::{App, app, ok, proxy, proxy_to, read_until};
+use super::support::{App, RawApp, app, ok, proxy, proxy_to, read_until};
 
 /// A server that counts, and one path of which tells whether it is healthy.
 async fn server(name: &'static str, served: &Arc<AtomicUsize>, healthy: &Arc<AtomicBool>) -> App {
@@ -87,7 +87,7 @@ async fn a_server_that_fails_in_a_row_is_left_out() {
     let served = Arc::<AtomicUsize>::default();
     let good = server("good", &served, &healthy()).await;
     // It accepts and answers nothing valid.
-    let bad = super::support::RawApp::start(&[]).await;
+    let bad = RawApp::start(&[]).await;
     let more = "eject_after = 3\n";
     let proxy = proxy(&Table::usual(), &[bad.addr, good.addr], more).await;
     let mut failed = 0;
@@ -99,9 +99,36 @@ async fn a_server_that_fails_in_a_row_is_left_out() {
     assert_eq!(served.load(Ordering::Relaxed), 17);
 }
 
+/// A header chooses what is spoken to a server, so it must not say whether that is used.
+#[tokio::test]
+async fn a_client_of_grpc_takes_no_server_without_http2_from_others() {
+    let both = app(|request| async move { ok(format!("{:?}", request.version())) }).await;
+    let old = RawApp::with(|head: &str| {
+        let (status, body) =
+            if head.starts_with("PRI ") { ("400 Bad Request", "no") } else { ("200 OK", "old") };
+        format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    });
+    let old = old.await;
+    let proxy = proxy(&Table::usual(), &[old.addr, both.addr], "eject_after = 2\n").await;
+    let grpc = [("content-type", "application/grpc")];
+    let mut replies = Vec::new();
+    for _ in 0..12 {
+        replies.push(request(proxy.addr(), "POST", "/a.B/C", &grpc, b"").await);
+    }
+    let failed = replies.iter().filter(|reply| reply.header("grpc-status") == Some("14")).count();
+    let passed = replies.iter().filter(|reply| reply.body == "HTTP/2.0").count();
+    assert_eq!((failed, passed, proxy.upstreams.ejections.get()), (2, 10, 1));
+    let mut bodies = Vec::new();
+    for _ in 0..4 {
+        bodies.push(request(proxy.addr(), "GET", "/", &[], b"").await.body);
+    }
+    bodies.sort();
+    assert_eq!(bodies, ["HTTP/1.1", "HTTP/1.1", "old", "old"]);
+}
+
 #[tokio::test]
 async fn the_last_server_is_never_left_out() {
-    let bad = super::support::RawApp::start(&[]).await;
+    let bad = RawApp::start(&[]).await;
     let proxy = proxy(&Table::usual(), &[bad.addr], "eject_after = 1\n").await;
     for _ in 0..3 {
         assert_eq!(request(proxy.addr(), "GET", "/", &[], b"").await.status, 502);

@@ -163,6 +163,8 @@ pub(super) fn ok(bytes: impl Into<Bytes>) -> Response<AppBody> {
 
 // === an application on a socket ===
 
+type Answers = Arc<dyn Fn(&str) -> String + Send + Sync>;
+
 /// A server that reads one head and answers it with bytes, again and again, on each connection. It
 /// keeps what it has read.
 pub(super) struct RawApp {
@@ -176,11 +178,17 @@ impl RawApp {
     /// Gives `answers` in turn, one for each head; closes a connection that has none left, and
     /// those whose answer is empty.
     pub(super) async fn start(answers: &[&str]) -> Self {
+        let answers: VecDeque<String> = answers.iter().map(ToString::to_string).collect();
+        let answers = Mutex::new(answers);
+        Self::with(move |_| answers.lock().pop_front().unwrap_or_default()).await
+    }
+
+    /// Answers what has come on a connection by the time that there is a head.
+    pub(super) async fn with(answer: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let addr = listener.local_addr().expect("an address");
         let received = Arc::<Mutex<Vec<Vec<u8>>>>::default();
-        let answers: VecDeque<String> = answers.iter().map(ToString::to_string).collect();
-        let answers = Arc::new(Mutex::new(answers));
+        let answers: Answers = Arc::new(answer);
         let seen = received.clone();
         let running = tokio::spawn(async move {
             let mut tasks = JoinSet::new();
@@ -191,7 +199,7 @@ impl RawApp {
                     seen.push(Vec::new());
                     seen.len() - 1
                 };
-                tasks.spawn(answer(stream, index, seen.clone(), answers.clone()));
+                tasks.spawn(respond(stream, index, seen.clone(), answers.clone()));
             }
         });
         Self { addr, received, _running: AbortOnDropHandle::new(running) }
@@ -203,24 +211,22 @@ impl RawApp {
     }
 }
 
-async fn answer(
+async fn respond(
     mut stream: TcpStream,
     index: usize,
     received: Arc<Mutex<Vec<Vec<u8>>>>,
-    answers: Arc<Mutex<VecDeque<String>>>,
+    answers: Answers,
 ) {
     let mut answered = 0;
     loop {
-        let heads = {
-            let text = String::from_utf8_lossy(&received.lock()[index]).into_owned();
-            text.matches("\r\n\r\n").count()
-        };
+        let text = String::from_utf8_lossy(&received.lock()[index]).into_owned();
+        let heads = text.matches("\r\n\r\n").count();
         if heads > answered {
             answered += 1;
-            let Some(answer) = answers.lock().pop_front().filter(|answer| !answer.is_empty())
-            else {
+            let answer = answers(&text);
+            if answer.is_empty() {
                 return;
-            };
+            }
             if stream.write_all(answer.as_bytes()).await.is_err() {
                 return;
             }
@@ -284,8 +290,10 @@ pub(super) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
 pub(super) const RST_STREAM: u8 = 3;
-/// A flag of `DATA`.
+/// A flag of `DATA` and `HEADERS`.
 pub(super) const END_STREAM: u8 = 1;
+/// A flag of `HEADERS`.
+pub(super) const END_HEADERS: u8 = 4;
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// A frame of settings, all of them the usual ones.
 pub(super) const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";

@@ -348,6 +348,7 @@ fn situations(case: &Case<'_, '_>, all: &[Reserved]) -> Vec<Situation> {
                 Settled::Committed => continue,
             });
         }
+        reached.extend(repetition(case, reserved));
         let Some(first) = reserved.commits.first() else { continue };
         if first.settled != Some(Settled::Committed) {
             continue;
@@ -370,6 +371,25 @@ fn situations(case: &Case<'_, '_>, all: &[Reserved]) -> Vec<Situation> {
     if case.world.history.with(|records| records.iter().any(is_refused)) {
         reached.push(Situation::ReservationRefused);
     }
+    reached
+}
+
+/// How a commit that was not confirmed at first was sent again.
+fn repetition(case: &Case<'_, '_>, reserved: &Reserved) -> Vec<Situation> {
+    let unconfirmed = reserved.commits.iter().find(|it| it.settled.is_none());
+    let Some((from_ms, ended_ms)) = unconfirmed.and_then(|it| Some((it.at_ms, it.ended_ms?)))
+    else {
+        return Vec::new();
+    };
+    let is_after = |commit: &&Commit| commit.settled.is_some() && commit.at_ms >= ended_ms;
+    let Some(confirmed) = reserved.commits.iter().find(is_after) else { return Vec::new() };
+    let has_moved = case.world.ledger.changes.iter().any(|change| {
+        change.cause == Cause::Isolation
+            && reserved.keys.contains(&change.key)
+            && (from_ms..confirmed.until()).contains(&change.at_ms)
+    });
+    let mut reached = vec![Situation::CommitUnconfirmed];
+    reached.extend(has_moved.then_some(Situation::CommitMoved));
     reached
 }
 
