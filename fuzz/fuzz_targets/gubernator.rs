@@ -5,7 +5,7 @@
 #![no_main]
 
 use bytes::{BufMut, BytesMut};
-use http::HeaderMap;
+use http::Request;
 use http_body_util::{BodyExt, Full};
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
@@ -25,7 +25,8 @@ fuzz_target!(|message: &[u8]| {
         frame.put_u32(u32::try_from(message.len()).expect("short"));
         frame.put_slice(message);
         let path = "/pb.gubernator.V1/GetRateLimits";
-        let response = listener.call(path, &HeaderMap::new(), Full::new(frame.freeze())).await;
+        let request = Request::post(path).body(Full::new(frame.freeze())).expect("a request");
+        let response = listener.call(request).await;
         let in_head = response.headers().get("grpc-status").cloned();
         let body = response.into_body().collect().await.ok().expect("a body in memory");
         let status = in_head.or_else(|| body.trailers()?.get("grpc-status").cloned());

@@ -45,6 +45,7 @@ use super::check::{Decide, VerdictSource};
 use super::decider::{Decider, Peers, Shared};
 use super::dedup_cache::Once;
 use super::fallback;
+use super::grant_ledger::Charged;
 use super::outcome::{Decided, NoVerdict};
 use super::owner_search::{OwnerSearch, Target};
 use super::plan::PlannedCheck;
@@ -86,7 +87,8 @@ pub struct CarriedCheck<'a> {
 #[derive(Clone, Debug)]
 pub struct CarriedVerdict {
     pub verdict: Verdict,
-    /// When it was decided, by the clock of this node.
+    /// What the verdict says of a time counts from then, by the clock of this node: when it was
+    /// decided here, or its owner's answer came.
     pub now: Timestamp,
     pub source: VerdictSource,
     /// Another node that owns the key.
@@ -101,8 +103,9 @@ struct Deferred<'c> {
     carried: Carried,
 }
 
-/// What calls of several checks brought: the verdicts by index.
-type Brought = Vec<(usize, Result<Decided, NoVerdict>)>;
+/// What calls of several checks brought: by index when the answer came, and the verdicts. What a
+/// verdict says of a time counts from then: its owner decided no later.
+type Brought = Vec<(usize, Timestamp, Result<Decided, NoVerdict>)>;
 
 impl DecideCarried for Decider {
     async fn decide_carried(&self, checks: &[CarriedCheck<'_>]) -> Vec<CarriedVerdict> {
@@ -170,7 +173,7 @@ impl Decider {
         rule: &Arc<Rule>,
         now: Timestamp,
     ) -> Option<(Verdict, VerdictSource)> {
-        let Shared { node, peers, negative_cache, .. } = &*self.shared;
+        let Shared { peers, negative_cache, .. } = &*self.shared;
         let Carried { counter, hits, .. } = check;
         if rule.durability == Durability::Replicated && peers.is_some() {
             return None;
@@ -186,10 +189,7 @@ impl Decider {
             }
             return None;
         }
-        let token = counter.key.token;
-        let owns = || node.ownership.decides(rule.scope, token);
-        if let Some(verdict) = node.store.check_carried_if(check, now, owns) {
-            self.announce_carried(check, rule.scope);
+        if let Some(verdict) = self.decide_carried_if_owned(check, rule.scope, now) {
             self.shared.counters.local.fetch_add(1, Ordering::Relaxed);
             return Some((verdict, VerdictSource::Local));
         }
@@ -237,7 +237,7 @@ impl Decider {
             brought
         });
         let (chained, called) = join(join_all(chains), join_all(calls)).await;
-        for (at, decided) in chained.into_iter().chain(called).flatten() {
+        for (at, came, decided) in chained.into_iter().chain(called).flatten() {
             let found = deferred.binary_search_by_key(&at, |it| it.at);
             let Some(check) = found.ok().and_then(|found| deferred.get(found)) else { continue };
             let Some(slot) = verdicts.get_mut(at) else { continue };
@@ -247,8 +247,9 @@ impl Decider {
             };
             let owner = topology.owner(check.rule.scope, check.carried.counter.key.token);
             let owner = owner.filter(|_| source == VerdictSource::Owner).cloned();
+            let now = if source == VerdictSource::Fallback { slot.now } else { came };
             if let Some(verdict) = verdicts.first() {
-                *slot = CarriedVerdict { verdict: *verdict, now: slot.now, source, owner };
+                *slot = CarriedVerdict { verdict: *verdict, now, source, owner };
             }
         }
     }
@@ -256,8 +257,11 @@ impl Decider {
     /// Decides checks of one key as any others, one after the other.
     async fn decide_chain(&self, chain: Vec<&Deferred<'_>>, now: Timestamp) -> Brought {
         let mut brought = Brought::new();
+        let mut is_reachable = true;
         for Deferred { at, rule, carried } in chain {
-            let decided = if carried.is_plain() {
+            let decided = if !is_reachable {
+                Err(NoVerdict::Unavailable)
+            } else if carried.is_plain() {
                 let check = planned(carried, rule);
                 let checks = std::iter::once((&check, carried.hits));
                 let decided = self.decide_each(checks, now).await.into_iter().next();
@@ -266,7 +270,10 @@ impl Decider {
                 let decided = self.search_owner(rule, carried).await;
                 decided.map(|(verdicts, source)| self.counted(verdicts, source))
             };
-            brought.push((*at, decided));
+            // As in `search_each`; a plain one has fallen back already.
+            let is_decided = |(_, source): &Decided| *source != VerdictSource::Fallback;
+            is_reachable = decided.as_ref().is_ok_and(is_decided);
+            brought.push((*at, self.shared.node.clock.now(), decided));
         }
         brought
     }
@@ -286,12 +293,15 @@ impl Decider {
             Some(first) => self.call_once(owner, first.rule, checks).await,
             None => return Brought::new(),
         };
+        let came = self.shared.node.clock.now();
         let mut brought = Brought::new();
         let mut left: BTreeMap<u64, Vec<&Deferred<'_>>> = BTreeMap::new();
         for (at, check) in checks.iter().enumerate() {
             let key = check.carried.counter.key;
             match &answer {
-                Err(Failure::Lost) => brought.push((check.at, Err(NoVerdict::Unavailable))),
+                Err(Failure::Lost) => {
+                    brought.push((check.at, came, Err(NoVerdict::Unavailable)));
+                }
                 Err(Failure::NotSent | Failure::NotOwner(_)) => {
                     left.entry(key.token).or_default().push(check);
                 }
@@ -312,6 +322,7 @@ impl Decider {
                         let decided = (verdicts, VerdictSource::Owner);
                         brought.push((
                             check.at,
+                            came,
                             is_confirmed.then_some(decided).ok_or(NoVerdict::Unconfirmed),
                         ));
                     }
@@ -319,18 +330,27 @@ impl Decider {
                 },
             }
         }
-        let counted = brought.iter().filter(|(_, decided)| decided.is_ok()).count() as u64;
+        let counted = brought.iter().filter(|(.., decided)| decided.is_ok()).count() as u64;
         self.shared.counters.forwarded.fetch_add(counted, Ordering::Relaxed);
-        let searches = left.into_values().map(|chain| async move {
-            let mut brought = Brought::new();
-            for Deferred { at, rule, carried } in chain {
-                let decided = self.search_owner(rule, carried).await;
-                let decided = decided.map(|(verdicts, source)| self.counted(verdicts, source));
-                brought.push((*at, decided));
-            }
-            brought
-        });
+        let searches = left.into_values().map(|chain| self.search_each(chain));
         brought.extend(join_all(searches).await.into_iter().flatten());
+        brought
+    }
+
+    /// Has checks of one key decided by its owner, one after the other. The first that has no
+    /// verdict has waited until its deadline: those after it would only wait as long, each.
+    async fn search_each(&self, chain: Vec<&Deferred<'_>>) -> Brought {
+        let mut brought = Brought::new();
+        let mut is_reachable = true;
+        for Deferred { at, rule, carried } in chain {
+            let decided = match is_reachable {
+                true => self.search_owner(rule, carried).await,
+                false => Err(NoVerdict::Unavailable),
+            };
+            is_reachable = decided.is_ok();
+            let decided = decided.map(|(verdicts, source)| self.counted(verdicts, source));
+            brought.push((*at, self.shared.node.clock.now(), decided));
+        }
         brought
     }
 
@@ -404,15 +424,14 @@ impl Decider {
             let peer = match search.next().await? {
                 Target::Peer(peer) => peer,
                 Target::Here => {
-                    let owns = || node.ownership.decides(rule.scope, key.token);
                     let now = node.clock.now();
                     let counters = std::slice::from_ref(&check.counter);
                     let owner_term = self.owner_term(rule.durability, counters, rule.scope);
-                    let Some(verdict) = node.store.check_carried_if(check, now, owns) else {
+                    let verdict = self.decide_carried_if_owned(check, rule.scope, now);
+                    let Some(verdict) = verdict else {
                         search.not_owned_here();
                         continue;
                     };
-                    self.announce_carried(check, rule.scope);
                     self.recall_if_refused(rule, key, &verdict, now);
                     let verdicts: Verdicts = smallvec::smallvec![verdict];
                     let decided = (counters, rule.scope, owner_term);
@@ -486,6 +505,36 @@ impl Decider {
         self.counted(verdicts, VerdictSource::Fallback)
     }
 
+    /// Decides a check, if this node owns its key. What ends a window or fills a bucket leaves what
+    /// other nodes hold of it charged, and asks it back.
+    fn decide_carried_if_owned(
+        &self,
+        check: &Carried,
+        scope: Scope,
+        now: Timestamp,
+    ) -> Option<Verdict> {
+        let Shared { node, grant_ledger, peers, .. } = &*self.shared;
+        let key = check.counter.key;
+        let owns = || node.ownership.decides(scope, key.token);
+        if peers.is_none() || !check.gives_back() {
+            let verdict = node.store.check_carried_if(check, now, owns)?;
+            self.announce_carried(check, scope);
+            return Some(verdict);
+        }
+        let counters = std::slice::from_ref(&check.counter);
+        let charged = grant_ledger.enter(counters, None, now, |_, outstanding| {
+            let outstanding = outstanding.first().copied().unwrap_or_default();
+            let (result, refunded) =
+                node.store.check_carried_beside_if(check, outstanding, now, owns)?;
+            Some(Charged { result, is_refused: false, granted: None, refunded })
+        })?;
+        if check.resets {
+            self.recall(key, None, now);
+        }
+        self.announce_carried(check, scope);
+        Some(charged.result)
+    }
+
     /// After a check that may let others pass: every node forgets what it cached.
     fn announce_carried(&self, check: &Carried, scope: Scope) {
         if check.gives_back() {
@@ -535,12 +584,10 @@ impl Decider {
         let (mut served, mut again) = (0, 0);
         for (at, check) in call.checks.iter().enumerate() {
             let key = check.counter.key;
-            let owns = || node.ownership.decides(call.scope, key.token);
             let counters = std::slice::from_ref(&check.counter);
             let owner_term = self.owner_term(call.durability, counters, call.scope);
             let decide = || {
-                let verdict = node.store.check_carried_if(check, now, owns)?;
-                self.announce_carried(check, call.scope);
+                let verdict = self.decide_carried_if_owned(check, call.scope, now)?;
                 if call.is_leased && !verdict.allowed {
                     self.recall(key, None, now);
                 }

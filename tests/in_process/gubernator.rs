@@ -180,8 +180,7 @@ impl Node {
         let listener = self.listener.clone();
         let mut grpc = tonic::client::Grpc::new(tower::service_fn(move |request: Request<_>| {
             let listener = listener.clone();
-            let (head, body) = request.into_parts();
-            async move { Ok::<_, Infallible>(listener.call(head.uri.path(), &head.headers, body).await) }
+            async move { Ok::<_, Infallible>(listener.call(request).await) }
         }));
         let path = PathAndQuery::from_static(method);
         let codec = ProstCodec::<Q, R>::default();
@@ -482,8 +481,29 @@ async fn a_message_of_half_a_million_requests_is_refused_before_they_are_read() 
     body.put_u32(u32::try_from(requests.len()).expect("small"));
     body.extend_from_slice(&requests);
     let path = "/pb.gubernator.V1/GetRateLimits";
-    let response = node.listener.call(path, &HeaderMap::new(), Full::new(body.freeze())).await;
+    let request = Request::post(path).body(Full::new(body.freeze())).expect("a request");
+    let response = node.listener.call(request).await;
     assert_eq!(response.headers()["grpc-status"], "11");
+}
+
+#[tokio::test]
+async fn a_web_page_of_another_site_gets_nothing_over_grpc() {
+    let node = Node::start("UTC", false).await;
+    let request = GetRateLimitsReq { requests: vec![request("page", 1, 10, 60_000)] };
+    let body = request.encode_to_vec();
+    let mut frame = BytesMut::new();
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(body.len()).expect("short"));
+    frame.extend_from_slice(&body);
+    let request = Request::post("http://127.0.0.1:1051/pb.gubernator.V1/GetRateLimits")
+        .header("origin", "https://page.example")
+        .header("content-type", "text/plain")
+        .body(Full::new(frame.freeze()))
+        .expect("a request");
+    let response = node.listener.call(request).await;
+    assert_eq!(response.headers()["grpc-status"], "7");
+    let look = node.one(Form::Grpc, self::request("page", 0, 10, 60_000)).await;
+    assert_eq!(look.remaining, 10);
 }
 
 #[tokio::test]

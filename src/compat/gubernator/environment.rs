@@ -81,8 +81,10 @@ pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Sta
             set(name, key, value.into());
         }
     }
-    // A leading colon is how a file of zones is named; and `Local` is that of the machine.
-    if let Some(zone) = given("TZ").filter(|zone| !zone.starts_with(':') && *zone != "Local") {
+    // A leading colon may stand before a zone or the path of a file, which says nothing here, as
+    // `Local` does.
+    let zone = given("TZ").map(|zone| zone.strip_prefix(':').unwrap_or(zone));
+    if let Some(zone) = zone.filter(|zone| !zone.starts_with('/') && *zone != "Local") {
         let (key, fix) = ("gubernator.time_zone", "write it as in Europe/Berlin, or UTC");
         TimeZone::get(zone).map_err(|_| {
             let problem = format!("{zone:?} is not a zone of the IANA database");
@@ -92,11 +94,23 @@ pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Sta
     }
     let (name, key) = ("GUBER_CACHE_SIZE", "limits.keys_max");
     if let Some(text) = given(name) {
-        let keys: i64 = text.parse().map_err(|_| {
-            let problem = format!("{text:?} is not a whole number");
-            Error::bad_variable(name, key, &problem, "use a whole number")
+        let keys: u32 = text.parse().map_err(|_| {
+            let problem = format!("{text:?} is not a number of keys");
+            Error::bad_variable(name, key, &problem, "use a whole number, such as 500000")
         })?;
-        set(name, key, keys.into());
+        set(name, key, i64::from(keys).into());
+    }
+    // Without these a listener that was to be encrypted, or to know its clients, would not be.
+    if given("GUBER_TLS_AUTO").is_some_and(|text| flag(text) != Some(false)) {
+        let fix = "set GUBER_TLS_CERT and GUBER_TLS_KEY";
+        let problem = "certificates are not made here";
+        return Err(Error::bad_variable("GUBER_TLS_AUTO", "gubernator.tls_cert", problem, fix));
+    }
+    let (name, authority) = ("GUBER_TLS_CLIENT_AUTH", "GUBER_TLS_CLIENT_AUTH_CA_CERT");
+    if given(name).is_some() && given(authority).is_none() {
+        let problem = "the authority of the clients' certificates is not known";
+        let fix = "set GUBER_TLS_CLIENT_AUTH_CA_CERT to its file";
+        return Err(Error::bad_variable(name, "gubernator.client_ca", problem, fix));
     }
     // No rule files: requests carry their limits.
     set("GUBER_GRPC_ADDRESS", "rules.required", false.into());
@@ -167,6 +181,22 @@ mod tests {
         assert_eq!(limits.keys_max, 500_000);
         assert_eq!((http.listen, grpc.listen, resp.listen), (None, None, None));
         assert_eq!((start.log_level, start.ignored.len()), ("info", 0));
+    }
+
+    #[test]
+    fn what_would_leave_a_listener_open_is_refused() {
+        for (name, value) in [
+            ("GUBER_TLS_AUTO", "true"),
+            ("GUBER_TLS_CLIENT_AUTH", "require-and-verify"),
+            ("GUBER_CACHE_SIZE", "-1"),
+            ("TZ", "Atlantis/Capital"),
+        ] {
+            let error = start(&[(name, value)]).expect_err(name);
+            assert!(error.contains(name), "{error}");
+        }
+        assert!(start(&[("GUBER_TLS_AUTO", "false"), ("TZ", ":/etc/localtime")]).is_ok());
+        let berlin = start(&[("TZ", ":Europe/Berlin")]).expect("valid").config;
+        assert_eq!(berlin.gubernator.time_zone.0.iana_name(), Some("Europe/Berlin"));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::decide::DecideCarried;
 use crate::front::rls::timeout;
 use crate::front::rls::unary::{self, Body, ReadError};
 use crate::front::serve::HttpService;
-use crate::front::{Probes, within};
+use crate::front::{Probes, cross_site, within};
 
 /// The service of the gRPC listener.
 pub fn grpc_routes<D: DecideCarried, P: Probes>(
@@ -31,17 +31,22 @@ pub fn grpc_routes<D: DecideCarried, P: Probes>(
 ) -> impl HttpService<Body = Body> + use<D, P> {
     service_fn(move |request: Request<Incoming>| -> BoxFuture<'static, Result<_, Infallible>> {
         let listener = Arc::clone(&listener);
-        let (head, body) = request.into_parts();
-        Box::pin(async move { Ok(listener.call(head.uri.path(), &head.headers, body).await) })
+        Box::pin(async move { Ok(listener.call(request).await) })
     })
 }
 
 impl<D: DecideCarried, P: Probes> GubernatorListener<D, P> {
     /// The response to a call of any method.
-    pub async fn call<B>(&self, path: &str, headers: &HeaderMap, body: B) -> Response<Body>
+    pub async fn call<B>(&self, request: Request<B>) -> Response<Body>
     where
         B: HttpBody<Data = Bytes, Error: std::fmt::Display>,
     {
+        let (head, body) = request.into_parts();
+        if let Err(error) = cross_site::check(&head) {
+            let status = Status::permission_denied(error.to_string());
+            return unary::response::<LiveCheckResp>(Err(status));
+        }
+        let (path, headers) = (head.uri.path(), &head.headers);
         let (service, method) =
             path.strip_prefix('/').and_then(|path| path.split_once('/')).unwrap_or_default();
         if service != SERVICE_NAME {

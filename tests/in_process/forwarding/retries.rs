@@ -199,18 +199,7 @@ async fn carried_checks_whose_connection_broke_are_sent_again_to_the_same_start(
         owner.serve(&again, Some(answer)).await;
     };
     let unique_key = carried_key(&a, "z");
-    let quota = carried_quota();
-    let check = CarriedCheck {
-        name: NAME,
-        unique_key: &unique_key,
-        part: [0, 0],
-        quota,
-        hits: Hits::new(3),
-        behavior: Behavior::default(),
-        at: None,
-        resets: false,
-        is_leased: false,
-    };
+    let check = carried_check(&unique_key, 3);
     let checks = [check, check];
     let answers = tokio::select! {
         answers = a.core.decider.decide_carried(&checks) => answers,
@@ -222,6 +211,55 @@ async fn carried_checks_whose_connection_broke_are_sent_again_to_the_same_start(
     let received = owner.carried.lock();
     assert!(received.len() >= 2 && received.iter().all(|call| *call == received[0]));
     assert_eq!(received[0].checks.len(), 2);
+}
+
+/// The first check waits until its deadline; a hundred of them do not wait for a hundred.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn carried_checks_of_one_key_wait_once_for_an_owner_that_is_not_there() {
+    let authority = authority();
+    let (a, _y, _key) = beside_an_owner_by_hand(&authority).await;
+    let unique_key = carried_key(&a, "z");
+    let attempts = async |checks: usize| {
+        let before = count(&a, |counters| &counters.retried);
+        let checks = vec![carried_check(&unique_key, 1); checks];
+        let answers = a.core.decider.decide_carried(&checks).await;
+        assert!(answers.iter().all(|answer| answer.source == VerdictSource::Fallback));
+        count(&a, |counters| &counters.retried) - before
+    };
+    let (two, many) = (attempts(2).await, attempts(100).await);
+    assert!(two > 0 && many < 10 * two, "{two} attempts for two checks, {many} for a hundred");
+}
+
+/// What a has been granted stays counted when b, the owner, begins the window anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_takes_nothing_of_what_other_nodes_hold() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, |_| {}).await;
+    let [a, b] = &nodes[..] else { unreachable!("two nodes") };
+    let unique_key = carried_key(a, "b");
+    let quota = Quota::simple(Algorithm::FirstHitWindow, 1_000, Span::from_secs(600)).unwrap();
+    let check = CarriedCheck { quota, is_leased: true, ..carried_check(&unique_key, 1) };
+    let is_admitted = async |node: &Node, check| {
+        let answers = node.core.decider.decide_carried(&[check]).await;
+        assert_ne!(answers[0].source, VerdictSource::Fallback);
+        answers[0].verdict.allowed
+    };
+    let is_granted = || count(a, |counters| &counters.granted) > 0;
+    while !is_granted() {
+        assert!(is_admitted(a, check).await, "nothing was granted");
+    }
+    is_admitted(b, CarriedCheck { resets: true, ..check }).await;
+    let mut admitted = 0;
+    let mut refused = 0;
+    while refused < 20 {
+        for node in [b, b, b, a] {
+            if is_admitted(node, check).await {
+                admitted += 1;
+            } else {
+                refused += 1;
+            }
+        }
+    }
+    assert!(admitted <= 1_000, "{admitted} hits of 1,000 passed after the reset");
 }
 
 /// A new incarnation of the owner cannot tell whether the old one counted the check: it gets none.
@@ -427,6 +465,20 @@ fn carried_key(node: &Node, owner: &str) -> String {
         topology.owner(Scope::Region, token) == Some(&id(owner))
     };
     (0..).map(|number| format!("account-{number}")).find(is_owned).unwrap()
+}
+
+fn carried_check(unique_key: &str, hits: i64) -> CarriedCheck<'_> {
+    CarriedCheck {
+        name: NAME,
+        unique_key,
+        part: [0, 0],
+        quota: carried_quota(),
+        hits: Hits::new(hits),
+        behavior: Behavior::default(),
+        at: None,
+        resets: false,
+        is_leased: false,
+    }
 }
 
 /// Three hits of a key that `owner` owns.

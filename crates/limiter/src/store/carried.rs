@@ -11,12 +11,14 @@
 //! at 12:00:01 one as of 12:00:03: it finds 2 tokens and leaves 1.
 
 use serde::{Deserialize, Serialize};
+use smallvec::{SmallVec, smallvec};
 
 use super::counting_mode::{BEHIND_MAX, CheckParams};
 use super::key::Counter;
 use super::overflow::Overflow;
 use super::shard::Shard;
 use super::sharded::Store;
+use crate::engine::grant::{Outstanding, Refunded};
 use crate::engine::{self, Behavior, State, Verdict};
 use crate::quota::Algorithm;
 use crate::units::{Hits, Span, Timestamp};
@@ -44,11 +46,22 @@ impl Carried {
         self.resets || self.hits.refund() > 0
     }
 
+    fn params(&self, now: Timestamp) -> CheckParams {
+        let (behavior, at) = (self.behavior, self.instant(now));
+        CheckParams { behavior, at, ..CheckParams::strict(self.hits, now) }
+    }
+
     /// The instant as of which a node whose clock reads `now` decides it.
     fn instant(&self, now: Timestamp) -> Option<Timestamp> {
         let is_instant =
             matches!(self.counter.quota.algorithm(), Algorithm::TokenBucket | Algorithm::Gcra);
         self.at.filter(|_| is_instant).map(|at| at.max(now.minus(BEHIND_MAX)))
+    }
+}
+
+impl Counter {
+    fn is_first_hit_window(&self) -> bool {
+        self.quota.algorithm() == Algorithm::FirstHitWindow
     }
 }
 
@@ -64,28 +77,60 @@ impl Store {
         let mut shard = self.lock_for(check.counter.key);
         owns().then(|| shard.check_carried(check, now, &self.overflow))
     }
+
+    /// The same for one that [`gives back`](Carried::gives_back) while granted hits of its counter
+    /// are `outstanding`: it takes nothing of these, because they may pass yet, and nothing beyond
+    /// what was used is credited. The second result is what became of the refund; empty if nothing
+    /// was outstanding.
+    pub fn check_carried_beside_if(
+        &self,
+        check: &Carried,
+        outstanding: Outstanding,
+        now: Timestamp,
+        owns: impl FnOnce() -> bool,
+    ) -> Option<(Verdict, SmallVec<[Refunded; 1]>)> {
+        let mut shard = self.lock_for(check.counter.key);
+        if !owns() {
+            return None;
+        }
+        if outstanding.hits == 0 || !check.gives_back() {
+            return Some((shard.check_carried(check, now, &self.overflow), SmallVec::new()));
+        }
+        let counters = std::slice::from_ref(&check.counter);
+        let was_open = shard.is_open(check, now);
+        let refund = if check.resets { u32::MAX.into() } else { check.hits.refund() };
+        let mut refunded = smallvec![Refunded::default()];
+        let verdicts = shard.refund(counters, refund, &[outstanding], &mut refunded, now);
+        let is_counted = check.resets && !(was_open && check.counter.is_first_hit_window());
+        let verdict = match verdicts.first() {
+            Some(verdict) if !is_counted => *verdict,
+            _ => shard.check_single(&check.counter, check.params(now), &self.overflow),
+        };
+        Some((verdict, refunded))
+    }
 }
 
 impl Shard {
     fn check_carried(&mut self, check: &Carried, now: Timestamp, overflow: &Overflow) -> Verdict {
-        let Carried { counter, hits, behavior, resets, .. } = check;
-        let quota = &counter.quota;
-        let params = CheckParams {
-            behavior: *behavior,
-            at: check.instant(now),
-            ..CheckParams::strict(*hits, now)
-        };
+        let Carried { counter, resets, .. } = check;
+        let params = check.params(now);
         if *resets {
-            let state = self.state(counter.key, self.instant(now)).unwrap_or(&State::Absent);
-            let was_open = engine::preview(state, quota, Hits::PEEK, now).reset > Span::ZERO;
+            let was_open = self.is_open(check, now);
             let at = params.at;
             let all = CheckParams { at, ..CheckParams::strict(Hits::new(i64::MIN), now) };
             let reset = self.check_single(counter, all, overflow);
-            if was_open && quota.algorithm() == Algorithm::FirstHitWindow {
+            if was_open && counter.is_first_hit_window() {
                 return reset;
             }
         }
         self.check_single(counter, params, overflow)
+    }
+
+    /// Whether something is counted.
+    fn is_open(&self, check: &Carried, now: Timestamp) -> bool {
+        let Counter { key, quota } = &check.counter;
+        let state = self.state(*key, self.instant(now)).unwrap_or(&State::Absent);
+        engine::preview(state, quota, Hits::PEEK, now).reset > Span::ZERO
     }
 }
 
@@ -141,6 +186,44 @@ mod tests {
         let late = Carried { at: Some(Timestamp::EPOCH), ..carried(Algorithm::TokenBucket, 0) };
         let now = NOW.plus(Span::from_secs(60));
         assert_eq!(remaining(&store, late, now), 0);
+    }
+
+    /// A window of a longer request goes on, whatever a refused one says of its length.
+    #[test]
+    fn a_refused_request_ends_no_window() {
+        let store = store();
+        let window = |hits| carried(Algorithm::FirstHitWindow, hits);
+        let short = |hits| {
+            let quota = Quota::simple(Algorithm::FirstHitWindow, 10, Span::from_secs(1));
+            let quota = quota.expect("valid");
+            Carried { counter: Counter { quota, ..window(hits).counter }, ..window(hits) }
+        };
+        let after = |millis| NOW.plus(Span::from_millis(millis));
+        assert_eq!(remaining(&store, window(10), NOW), 0);
+        let refused = store.check_carried_if(&short(1), after(300), || true).expect("owned");
+        assert!(!refused.allowed);
+        assert_eq!(remaining(&store, window(0), after(1_300)), 0);
+        let later = store.check_carried_if(&window(1), after(1_300), || true).expect("owned");
+        assert!(!later.allowed);
+    }
+
+    #[test]
+    fn a_reset_and_a_refund_take_nothing_of_what_is_outstanding() {
+        for algorithm in [Algorithm::FirstHitWindow, Algorithm::TokenBucket] {
+            let store = store();
+            let check = |hits, resets| Carried { resets, ..carried(algorithm, hits) };
+            let outstanding = Outstanding { hits: 4, until: NOW };
+            let beside = |check| {
+                let checked = store.check_carried_beside_if(&check, outstanding, NOW, || true);
+                checked.expect("owned")
+            };
+            assert_eq!(remaining(&store, check(9, false), NOW), 1);
+            let (verdict, refunded) = beside(check(0, true));
+            assert_eq!((verdict.remaining, refunded[0].taken), (6, 5), "{algorithm:?}");
+            let credits = Behavior { credits: true, ..Behavior::default() };
+            let (verdict, refunded) = beside(Carried { behavior: credits, ..check(-9, false) });
+            assert_eq!((verdict.remaining, refunded[0].taken), (6, 0), "{algorithm:?}");
+        }
     }
 
     #[test]

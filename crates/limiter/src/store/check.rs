@@ -419,7 +419,10 @@ impl Shard {
         }
         let (slot, queues) = self.live_mut(*key, params.now)?;
         let verdict = params.decide(&mut slot.state, quota);
-        if params.me.is_none() {
+        // A first-hit window has the length of the request at hand. One that is refused takes
+        // nothing, and so it does not end the window for requests of a longer one either.
+        let is_kept = !verdict.allowed && quota.algorithm() == Algorithm::FirstHitWindow;
+        if params.me.is_none() && !is_kept {
             slot.meta = slot.meta.with_expiry(params.expiry(&slot.state, quota));
         }
         record_charge(slot, queues, quota, params, &verdict);

@@ -174,7 +174,7 @@ impl Shard {
     }
 
     /// Takes a refund off each of `counters`, and adds to `refunded` what became of it.
-    fn refund(
+    pub(super) fn refund(
         &mut self,
         counters: &[Counter],
         hits: u64,
