@@ -417,7 +417,7 @@ impl Decider {
                     let verdicts: Verdicts = smallvec::smallvec![verdict];
                     let decided = (counters, rule.scope, owner_term);
                     let is_confirmed = !self.needs_replica(rule.durability, check.hits, &verdicts)
-                        || self.is_confirmed(decided, check.hits, search.left()).await;
+                        || self.is_confirmed(decided, awaited(check), search.left()).await;
                     let decided = (verdicts, VerdictSource::Local);
                     return is_confirmed.then_some(decided).ok_or(NoVerdict::Unconfirmed);
                 }
@@ -530,7 +530,7 @@ impl Decider {
         let sender = node_actor(from.0, from.1);
         let now = node.clock.now();
         let mut verdicts: SmallVec<[Option<Verdict>; 1]> = SmallVec::new();
-        let mut awaiting: SmallVec<[Counter; 1]> = SmallVec::new();
+        let mut awaiting: Vec<(KeyHash, Hits)> = Vec::new();
         let mut owner_terms: SmallVec<[Option<OwnerTerm>; 1]> = SmallVec::new();
         let (mut served, mut again) = (0, 0);
         for (at, check) in call.checks.iter().enumerate() {
@@ -559,7 +559,7 @@ impl Decider {
                     None => (Verdicts::new(), None),
                 };
             if self.needs_replica(call.durability, check.hits, &decided) && !decided.is_empty() {
-                awaiting.push(check.counter);
+                awaiting.push((key, awaited(check)));
                 owner_terms.push(owner_term);
             }
             verdicts.push(decided.first().copied());
@@ -579,8 +579,16 @@ impl Decider {
         let (decider, scope, deadline) = (self.clone(), call.scope, self.deadline(call.scope));
         let copied = (!awaiting.is_empty()).then(|| {
             let confirmed = reply.clone();
+            // What one check counts, another may give back.
+            let given_back = call.checks.iter().filter(|check| check.gives_back());
+            let given_back: BTreeSet<KeyHash> = given_back.map(|it| it.counter.key).collect();
+            for (key, hits) in &mut awaiting {
+                if given_back.contains(key) {
+                    *hits = Hits::new(-1);
+                }
+            }
             async move {
-                let is_confirmed = decider.is_copied(&awaiting, Hits::ONE, deadline).await
+                let is_confirmed = decider.are_copied(&awaiting, deadline).await
                     && owner_terms.iter().all(|term| decider.is_owner_since(scope, *term));
                 match confirmed {
                     Reply::Carried { verdicts, .. } => Reply::Carried { verdicts, is_confirmed },
@@ -624,6 +632,11 @@ fn answer(sent: Result<Reply, CallError>, checks: usize) -> Result<Answer, Failu
         Ok(Reply::NotOwner { holder, .. }) => Err(Failure::NotOwner(holder)),
         _ => Err(Failure::Lost),
     }
+}
+
+/// The hits of the check to those who wait for its copy: below zero if nothing may be left to copy.
+fn awaited(check: &Carried) -> Hits {
+    if check.gives_back() { Hits::new(-1) } else { check.hits }
 }
 
 /// The check as one of its rule.

@@ -248,6 +248,12 @@ impl Decider {
         peers.replicator.confirm(&keys, hits, deadline).await
     }
 
+    /// Like [`Decider::is_copied`], for checks of many keys, with the hits of each.
+    pub(super) async fn are_copied(&self, checks: &[(KeyHash, Hits)], deadline: Duration) -> bool {
+        let Some(peers) = &self.shared.peers else { return true };
+        peers.replicator.confirm_all(checks, deadline).await
+    }
+
     /// Whether no other node can have decided since this term, except with all counts of it.
     pub(super) fn is_owner_since(&self, scope: Scope, term: Option<OwnerTerm>) -> bool {
         let ownership = &self.shared.node.ownership;

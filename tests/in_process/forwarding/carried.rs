@@ -1,0 +1,110 @@
+//! Limits that requests carry, on several nodes.
+
+use std::collections::BTreeSet;
+
+use tidegate::decide::{CarriedCheck, CarriedVerdict, DecideCarried, VerdictSource};
+use tidegate_limiter::engine::Behavior;
+use tidegate_limiter::policy::{Durability, Mode, Scope};
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::{CounterKind, KeyHash};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
+use tidegate_testkit::in_process::{Node, cluster};
+
+use super::bench::{RULES, id, patient};
+
+const HOUR: Span = Span::from_secs(3_600);
+
+fn check(unique_key: &str, hits: i64, window: Span) -> CarriedCheck<'_> {
+    CarriedCheck {
+        name: "requests",
+        unique_key,
+        part: [0, 0],
+        quota: Quota::simple(Algorithm::FirstHitWindow, 10, window).expect("valid"),
+        hits: Hits::new(hits),
+        behavior: Behavior::default(),
+        at: None,
+        resets: false,
+        is_leased: false,
+    }
+}
+
+/// Keys that `owner` owns, from the first of this name on.
+fn keys_of(node: &Node, owner: &str, name: &str) -> impl Iterator<Item = String> {
+    let (topology, hasher) = (node.core.topology.load_full(), node.core.hasher.clone());
+    let (owner, name) = (id(owner), name.to_owned());
+    (0..).map(move |number| format!("{name}-{number}")).filter(move |key| {
+        let token = hasher.carried("requests", key, [0, 0]).token();
+        topology.owner(Scope::Region, token) == Some(&owner)
+    })
+}
+
+fn counter_of(node: &Node, key: &str) -> KeyHash {
+    let quota = check(key, 1, HOUR).quota;
+    let kind = CounterKind::of_any_window(&quota, Mode::Strict, Scope::Region);
+    node.core.hasher.carried("requests", key, [0, 0]).counter_of(kind)
+}
+
+async fn decide(node: &Node, checks: &[CarriedCheck<'_>]) -> Vec<CarriedVerdict> {
+    node.core.decider.decide_carried(checks).await
+}
+
+async fn one(node: &Node, check: CarriedCheck<'_>) -> (bool, u32, VerdictSource) {
+    let decided = decide(node, &[check]).await.remove(0);
+    (decided.verdict.allowed, decided.verdict.remaining, decided.source)
+}
+
+async fn three(durability: fn(&mut tidegate::config::Config)) -> Vec<Node> {
+    cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, durability).await
+}
+
+fn replicated(config: &mut tidegate::config::Config) {
+    patient(config);
+    config.gubernator.durability = Durability::Replicated;
+    // What is copied without being waited for comes late.
+    config.cluster.replication_interval = Span::from_secs(1);
+}
+
+/// What was given back leaves nothing to copy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn checks_beside_one_that_gives_back_are_confirmed() {
+    let nodes = three(replicated).await;
+    let a = &nodes[0];
+    let keys: Vec<String> = keys_of(a, "b", "k").take(4).collect();
+    let mut checks: Vec<_> = keys.iter().map(|key| check(key, 1, HOUR)).collect();
+    checks[2].hits = Hits::new(-1);
+    // Of one key: a hit, and back.
+    checks.extend([check(&keys[3], -2, HOUR)]);
+    let decided = decide(a, &checks).await;
+    let seen: Vec<_> = decided.iter().map(|it| (it.verdict.remaining, it.source)).collect();
+    let owner = VerdictSource::Owner;
+    assert_eq!(seen, [(9, owner), (9, owner), (10, owner), (9, owner), (10, owner)]);
+
+    // A reset of an open window counts nothing, and leaves nothing to copy either.
+    let reset = CarriedCheck { resets: true, ..check(&keys[0], 1, HOUR) };
+    assert_eq!(one(a, reset).await, (true, 10, owner));
+    let own = keys_of(a, "a", "own").next().expect("one");
+    assert_eq!(one(a, check(&own, 1, HOUR)).await, (true, 9, VerdictSource::Local));
+    let reset = CarriedCheck { resets: true, ..check(&own, 1, HOUR) };
+    assert_eq!(one(a, reset).await, (true, 10, VerdictSource::Local));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_confirmed_check_is_at_the_replica_of_its_key() {
+    let nodes = three(replicated).await;
+    let a = &nodes[0];
+    let keys: Vec<String> = keys_of(a, "b", "k").take(200).collect();
+    let checks: Vec<_> = keys.iter().map(|key| check(key, 1, HOUR)).collect();
+    let decided = decide(a, &checks).await;
+    assert!(decided.iter().all(|it| it.source == VerdictSource::Owner));
+    let topology = a.core.topology.load_full();
+    let mut replicas = BTreeSet::new();
+    for key in &keys {
+        let counter = counter_of(a, key);
+        let of_key = topology.ring().expect("a ring").replicas(counter.token, 1)[1].clone();
+        let replica = nodes.iter().find(|node| node.core.topology.load().me == of_key);
+        let store = &replica.expect("a node").core.store;
+        assert!(store.get(counter, Timestamp::EPOCH).is_some(), "{key} at {of_key}");
+        replicas.insert(of_key);
+    }
+    assert_eq!(replicas.len(), 2, "of one owner, keys have their copies at both others");
+}
