@@ -301,6 +301,8 @@ impl Decider {
                         let verdicts: Verdicts = smallvec::smallvec![verdict];
                         if check.carried.gives_back() {
                             cache.forget(key.token);
+                        } else if verdict.allowed && hits.charge() > 0 {
+                            cache.admitted(counter);
                         } else if check.carried.at.is_none()
                             && let Some(ticket) = tickets.get(at)
                         {
@@ -447,6 +449,8 @@ impl Decider {
             let verdict = verdicts.first().copied().flatten().ok_or(NoVerdict::Unavailable)?;
             if check.gives_back() {
                 self.shared.negative_cache.forget(key.token);
+            } else if verdict.allowed && check.hits.charge() > 0 {
+                self.shared.negative_cache.admitted(&check.counter);
             }
             let verdicts: Verdicts = smallvec::smallvec![verdict];
             if !is_confirmed && self.needs_replica(rule.durability, check.hits, &verdicts) {
@@ -488,6 +492,7 @@ impl Decider {
 
     /// After a check that may let others pass: every node forgets what it cached.
     fn announce_carried(&self, check: &Carried, scope: Scope) {
+        self.announce_cut_windows();
         if check.gives_back() {
             let counters = std::slice::from_ref(&check.counter);
             self.announce_refund(scope, counters, Hits::new(-1));

@@ -1,6 +1,7 @@
 //! Limits that requests carry, on several nodes.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use tidegate::decide::{CarriedCheck, CarriedVerdict, DecideCarried, VerdictSource};
 use tidegate_limiter::engine::Behavior;
@@ -9,8 +10,9 @@ use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::{CounterKind, KeyHash};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_testkit::in_process::{Node, cluster};
+use tokio::time::{Instant, sleep};
 
-use super::bench::{RULES, id, patient};
+use super::bench::{RULES, TIMEOUT, id, patient};
 
 const HOUR: Span = Span::from_secs(3_600);
 
@@ -107,4 +109,57 @@ async fn a_confirmed_check_is_at_the_replica_of_its_key() {
         replicas.insert(of_key);
     }
     assert_eq!(replicas.len(), 2, "of one owner, keys have their copies at both others");
+}
+
+/// The longer window that the refusals were of has ended, so all nodes forget them: the one that
+/// sent the check at once, the others when the owner has told them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_window_that_a_shorter_one_ended_is_refused_nowhere() {
+    let nodes = three(patient).await;
+    let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
+    let mut keys = keys_of(a, "b", "k");
+    // Sent alone, and beside a check of another key, from either of the others.
+    for (sender, is_alone) in [(a, true), (a, false), (b, true), (b, false)] {
+        let key = keys.next().expect("one");
+        let other = keys.next().expect("one");
+        assert!(one(a, check(&key, 10, HOUR)).await.0);
+        for node in [a, c] {
+            assert!(!one(node, check(&key, 1, HOUR)).await.0);
+            let again = one(node, check(&key, 1, HOUR)).await;
+            assert_eq!(again, (false, 0, VerdictSource::NegativeCache));
+        }
+        // The clock passes the end of the shorter window.
+        sleep(Duration::from_millis(3)).await;
+        let short = check(&key, 1, Span::from_millis(2));
+        let checks = [short, check(&other, 1, HOUR)];
+        let decided = decide(sender, if is_alone { &checks[..1] } else { &checks }).await;
+        assert!(decided.iter().all(|it| it.verdict.allowed), "{decided:?}");
+        let (is_allowed, _, source) = one(sender, check(&key, 1, HOUR)).await;
+        assert!(is_allowed, "{source:?}, alone: {is_alone}");
+        let ends = Instant::now() + TIMEOUT;
+        while !one(c, check(&key, 1, HOUR)).await.0 {
+            assert!(Instant::now() < ends, "c goes on to refuse, alone: {is_alone}");
+        }
+    }
+}
+
+/// No window was ended before its time, so no node is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_stay_while_windows_end_by_themselves() {
+    let nodes = three(patient).await;
+    let a = &nodes[0];
+    let mut keys = keys_of(a, "b", "k");
+    let (key, other) = (keys.next().expect("one"), keys.next().expect("one"));
+    assert!(one(a, check(&key, 10, HOUR)).await.0);
+    assert!(!one(a, check(&key, 1, HOUR)).await.0);
+    // Windows of the other key open and end, and a limit that is raised refuses nothing.
+    for _ in 0..5 {
+        assert!(one(a, check(&other, 1, Span::from_millis(1))).await.0);
+        sleep(Duration::from_millis(2)).await;
+    }
+    let quota = Quota::simple(Algorithm::FirstHitWindow, 20, HOUR).expect("valid");
+    let raised = CarriedCheck { quota, ..check(&key, 1, HOUR) };
+    assert_eq!(one(a, raised).await, (true, 9, VerdictSource::Owner));
+    let remembered = one(a, check(&key, 1, HOUR)).await;
+    assert_eq!(remembered, (false, 0, VerdictSource::NegativeCache));
 }

@@ -62,7 +62,9 @@ impl Store {
         owns: impl FnOnce() -> bool,
     ) -> Option<Verdict> {
         let mut shard = self.lock_for(check.counter.key);
-        owns().then(|| shard.check_carried(check, now, &self.overflow))
+        let verdict = owns().then(|| shard.check_carried(check, now, &self.overflow));
+        self.cut_windows.note(&mut shard, check.counter.key);
+        verdict
     }
 }
 
