@@ -69,7 +69,7 @@ pub struct CarriedCheck<'a> {
     pub name: &'a str,
     pub unique_key: &'a str,
     /// What else tells the counters of one key apart.
-    pub part: [u64; 2],
+    pub part: [u64; 3],
     pub quota: Quota,
     /// Zero peeks, negative refunds.
     pub hits: Hits,

@@ -574,6 +574,50 @@ async fn an_algorithm_that_changes_begins_another_counter() {
     }
 }
 
+/// One instant does not tell how many tokens there were at another rate.
+#[tokio::test]
+async fn a_bucket_of_another_rate_begins_full() {
+    let node = Node::start("UTC", false).await;
+    let of = |limit, burst, duration| RateLimitReq { burst, ..bucket("k", 0, limit, duration) };
+    let first = of(1_000, 50, 60_000);
+    let all = RateLimitReq { hits: 50, ..first.clone() };
+    assert_eq!(node.one(Form::Grpc, all).await.remaining, 0);
+    for other in [
+        of(10, 50, 60_000),
+        of(2_000, 50, 60_000),
+        of(1_000, 50, 59_000),
+        of(1_000, 50, 300),
+        // Four and three times these are 1,200 ms.
+        of(1_000, 50, 400),
+        of(1_000, 50, 1_200),
+        of(1_000, 49, 60_000),
+    ] {
+        let size = other.burst;
+        let look = node.one(Form::Grpc, other.clone()).await;
+        assert_eq!((look.status().as_str_name(), look.remaining), (UNDER, size), "{other:?}");
+        let all = RateLimitReq { hits: size, ..other.clone() };
+        assert_eq!(node.one(Form::Grpc, all).await.status().as_str_name(), UNDER);
+        let more = node.one(Form::Grpc, RateLimitReq { hits: 1, ..other }).await;
+        assert_eq!(more.status().as_str_name(), OVER);
+    }
+    assert_eq!(node.one(Form::Grpc, first).await.remaining, 0, "it is as it was left");
+}
+
+#[tokio::test]
+async fn intervals_that_begin_together_are_counted_apart() {
+    let node = Node::start("UTC", false).await;
+    // 2029-01-01 00:00:20 UTC, a Monday.
+    node.clock.set_to(Timestamp::from_secs(1_861_920_020));
+    for algorithm in [0, 1] {
+        for kind in 0..6 {
+            let request = RateLimitReq { behavior: 4, algorithm, ..request("k", 1, 10, kind) };
+            let answer = node.one(Form::Grpc, request.clone()).await;
+            assert_eq!(answer.remaining, 9, "{kind} of {algorithm}");
+            assert_eq!(node.one(Form::Grpc, request).await.remaining, 8);
+        }
+    }
+}
+
 #[tokio::test]
 async fn flags_without_a_counterpart_change_nothing() {
     let node = Node::start("UTC", false).await;

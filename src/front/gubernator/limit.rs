@@ -10,8 +10,9 @@
 //! | `duration` 0 | nothing is kept: each request has the whole limit |
 //!
 //! A window counts under name and key alone: a limit or a duration that changes applies to the
-//! hits that were counted. A bucket with another `burst` or `duration` is another bucket, which
-//! begins full, and is as it was left when the first numbers come back.
+//! hits that were counted. A bucket with another `limit`, `burst` or `duration` is another bucket,
+//! which begins full, and is as it was left when the first numbers come back: the instant that is
+//! stored of it does not tell how many tokens there were at another rate.
 //!
 //! A bucket of less than a second is the same rate over a longer time:
 //!
@@ -181,19 +182,21 @@ fn read<'a>(
     let credits = hits.refund() > 0 && !is_bucket && !has(flag::GLOBAL);
     let behavior = Behavior { drains: has(flag::DRAIN), credits };
     let resets = has(flag::RESET);
-    let begins = interval.map_or(Timestamp::EPOCH, |interval| interval.begins);
     let created_at = request.created_at.filter(|_| is_bucket);
     let at = created_at.map(|millis| {
         let nanos = u64::try_from(millis).unwrap_or(0).saturating_mul(NANOS_PER_MILLI);
         Timestamp::from_nanos(nanos).clamp(now.minus(BEHIND_MAX), now.plus(AHEAD_MAX))
     });
-    let (quota, counted_as) = if is_bucket {
-        let quota = bucket(limit, size, duration);
-        (quota, quota.map(|quota| [begins.as_nanos(), 1 + u64::from(quota.burst())]))
-    } else {
-        (window(limit, duration), Some([begins.as_nanos(), 0]))
+    let quota = if is_bucket { bucket(limit, size, duration) } else { window(limit, duration) };
+    let quota = quota.ok_or(Error::Duration)?;
+    let of_time = match &interval {
+        // Of two kinds some begin at one instant.
+        Some(interval) => [interval.begins.as_nanos(), request.duration.unsigned_abs()],
+        None if is_bucket => [0, duration.as_nanos()],
+        None => [0, 0],
     };
-    let (Some(quota), Some(part)) = (quota, counted_as) else { return Err(Error::Duration) };
+    let rate = if is_bucket { u64::from(limit) << 32 | u64::from(size) } else { 0 };
+    let part = [of_time[0], of_time[1], rate];
     let form = match interval {
         _ if is_bucket => Form::Bucket {
             at,

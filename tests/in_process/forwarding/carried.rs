@@ -20,7 +20,7 @@ fn check(unique_key: &str, hits: i64, window: Span) -> CarriedCheck<'_> {
     CarriedCheck {
         name: "requests",
         unique_key,
-        part: [0, 0],
+        part: [0; 3],
         quota: Quota::simple(Algorithm::FirstHitWindow, 10, window).expect("valid"),
         hits: Hits::new(hits),
         behavior: Behavior::default(),
@@ -35,7 +35,7 @@ fn keys_of(node: &Node, owner: &str, name: &str) -> impl Iterator<Item = String>
     let (topology, hasher) = (node.core.topology.load_full(), node.core.hasher.clone());
     let (owner, name) = (id(owner), name.to_owned());
     (0..).map(move |number| format!("{name}-{number}")).filter(move |key| {
-        let token = hasher.carried("requests", key, [0, 0]).token();
+        let token = hasher.carried("requests", key, [0; 3]).token();
         topology.owner(Scope::Region, token) == Some(&owner)
     })
 }
@@ -43,7 +43,7 @@ fn keys_of(node: &Node, owner: &str, name: &str) -> impl Iterator<Item = String>
 fn counter_of(node: &Node, key: &str) -> KeyHash {
     let quota = check(key, 1, HOUR).quota;
     let kind = CounterKind::of_any_window(&quota, Mode::Strict, Scope::Region);
-    node.core.hasher.carried("requests", key, [0, 0]).counter_of(kind)
+    node.core.hasher.carried("requests", key, [0; 3]).counter_of(kind)
 }
 
 async fn decide(node: &Node, checks: &[CarriedCheck<'_>]) -> Vec<CarriedVerdict> {

@@ -203,7 +203,7 @@ async fn carried_checks_whose_connection_broke_are_sent_again_to_the_same_start(
     let check = CarriedCheck {
         name: NAME,
         unique_key: &unique_key,
-        part: [0, 0],
+        part: [0; 3],
         quota,
         hits: Hits::new(3),
         behavior: Behavior::default(),
@@ -423,7 +423,7 @@ fn carried_quota() -> Quota {
 fn carried_key(node: &Node, owner: &str) -> String {
     let topology = node.core.topology.load_full();
     let is_owned = |key: &String| {
-        let token = node.core.hasher.carried(NAME, key, [0, 0]).token();
+        let token = node.core.hasher.carried(NAME, key, [0; 3]).token();
         topology.owner(Scope::Region, token) == Some(&id(owner))
     };
     (0..).map(|number| format!("account-{number}")).find(is_owned).unwrap()
@@ -432,7 +432,7 @@ fn carried_key(node: &Node, owner: &str) -> String {
 /// Three hits of a key that `owner` owns.
 fn carried_of(node: &Node, owner: &str) -> Carried {
     let quota = carried_quota();
-    let hash = node.core.hasher.carried(NAME, &carried_key(node, owner), [0, 0]);
+    let hash = node.core.hasher.carried(NAME, &carried_key(node, owner), [0; 3]);
     let kind = CounterKind::of_any_window(&quota, Mode::Strict, Scope::Region);
     let counter = Counter { key: hash.counter_of(kind), quota };
     let behavior = Behavior::default();

@@ -106,7 +106,7 @@ mod tests {
 
     fn carried(algorithm: Algorithm, hits: i64) -> Carried {
         let quota = Quota::simple(algorithm, 10, Span::from_secs(30)).expect("valid");
-        let key = KeyHasher::new([7; 16]).carried("n", "k", [0, 0]);
+        let key = KeyHasher::new([7; 16]).carried("n", "k", [0; 3]);
         let counter = Counter { key: key.counter(&quota, Mode::Strict, Scope::Region), quota };
         let (hits, behavior) = (Hits::new(hits), Behavior::default());
         Carried { counter, hits, behavior, at: None, resets: false }

@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn the_worked_example_holds() {
         let store = Store::new(Options { keys_max: 1_000, on_full: OnFull::Share, shards: None });
-        let hash = KeyHasher::new([7; 16]).carried("n", "k", [0, 0]);
+        let hash = KeyHasher::new([7; 16]).carried("n", "k", [0; 3]);
         let is_cut = |minute, length, hits| {
             let minutes = |minutes| Span::from_secs(60 * minutes);
             let window = minutes(length);
