@@ -134,7 +134,8 @@ impl DecideCarried for Decider {
             Box::pin(self.decide_deferred(&deferred, now, &mut verdicts)).await;
         }
         for (check, decided) in checks.iter().zip(&verdicts) {
-            if !decided.verdict.allowed && decided.source != VerdictSource::Fallback {
+            let is_refusal = !decided.verdict.allowed && check.hits.charge() > 0;
+            if is_refusal && decided.source != VerdictSource::Fallback {
                 self.note_refused_carried(check, now);
             }
         }

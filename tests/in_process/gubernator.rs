@@ -42,7 +42,7 @@ type Step = (&'static str, i64, i64);
 const DIFFERENT: &[(&str, &str, &[Step])] = &[
     (
         "TB06",
-        "a look is over the limit only where it is over; there it repeats the last answer",
+        "a look is never over the limit; there it repeats the last answer",
         &[
             (UNDER, 10, 5_000),
             (UNDER, 10, 5_000),
@@ -616,6 +616,18 @@ async fn intervals_that_begin_together_are_counted_apart() {
             assert_eq!(node.one(Form::Grpc, request).await.remaining, 8);
         }
     }
+}
+
+#[tokio::test]
+async fn a_look_is_never_over_the_limit() {
+    let node = Node::start("UTC", false).await;
+    for (hits, limit, remaining) in [(8, 10, 2), (0, 5, 0), (0, 8, 0), (0, 9, 1), (0, 0, 0)] {
+        let answer = node.one(Form::Json, request("k", hits, limit, 60_000)).await;
+        assert_eq!((answer.status().as_str_name(), answer.remaining), (UNDER, remaining));
+    }
+    let hit = node.one(Form::Json, request("k", 1, 5, 60_000)).await;
+    assert_eq!(hit.status().as_str_name(), OVER);
+    assert_eq!(node.listener.calls.over_limit.get(), 1);
 }
 
 #[tokio::test]

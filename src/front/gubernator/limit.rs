@@ -89,6 +89,15 @@ pub struct Shown {
     resets: bool,
 }
 
+impl Shown {
+    /// Whether the request is over its limit. A look is not, also where a limit was lowered below
+    /// what is used; what the fallback denies is.
+    pub fn is_over(&self, decided: &CarriedVerdict) -> bool {
+        let is_look = self.hits == Hits::PEEK && decided.source != VerdictSource::Fallback;
+        !decided.verdict.allowed && !is_look
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Form {
     Window { duration: Span },
@@ -282,7 +291,11 @@ pub fn response(shown: &Shown, decided: &CarriedVerdict) -> RateLimitResp {
         reset_time,
         ..RateLimitResp::default()
     };
-    response.set_status(if verdict.allowed { Status::UnderLimit } else { Status::OverLimit });
+    response.set_status(if shown.is_over(decided) {
+        Status::OverLimit
+    } else {
+        Status::UnderLimit
+    });
     if let Some(owner) = owner.as_ref().filter(|_| *source == VerdictSource::Owner) {
         response.metadata.insert("owner".to_owned(), owner.to_string());
     }

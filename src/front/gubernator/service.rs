@@ -105,7 +105,7 @@ impl<D: DecideCarried, P: Probes> GubernatorListener<D, P> {
         let decided = decided.ok_or_else(|| Status::deadline_exceeded("no decision in time"))?;
         let mut counts = Counts::default();
         for (((at, shown), decided), check) in shown.iter().zip(&decided).zip(&checks) {
-            counts.add(check.is_leased, decided.source, decided.verdict.allowed);
+            counts.add(check.is_leased, decided.source, shown.is_over(decided));
             if let Some(response) = responses.get_mut(*at) {
                 *response = limit::response(shown, decided);
             }
@@ -152,14 +152,14 @@ struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, is_leased: bool, source: VerdictSource, is_allowed: bool) {
+    fn add(&mut self, is_leased: bool, source: VerdictSource, is_over: bool) {
         let counter = match source {
             _ if is_leased => &mut self.global,
             VerdictSource::Owner => &mut self.forwarded,
             _ => &mut self.local,
         };
         *counter += 1;
-        self.over_limit += u64::from(!is_allowed);
+        self.over_limit += u64::from(is_over);
     }
 }
 
