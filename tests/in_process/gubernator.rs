@@ -512,7 +512,7 @@ async fn numbers_beyond_the_bounds_get_nobody_past_a_limit() {
     let limit = node.one(form, request("l", 1, -5, 60_000)).await;
     assert_eq!((limit.status().as_str_name(), limit.limit), (OVER, 0));
     let limit = node.one(form, request("l2", 1, i64::MAX, i64::MAX)).await;
-    assert_eq!((limit.limit, limit.remaining), (4_294_967_295, 4_294_967_294));
+    assert_eq!((limit.limit, limit.remaining), (4_294_901_760, 4_294_901_759));
     assert_eq!(limit.reset_time, millis(START) + 400 * 86_400_000);
     let slow = RateLimitReq { burst: i64::MAX, ..bucket("s", 0, 1, i64::MAX) };
     assert_eq!(node.one(form, slow).await.error, "");
@@ -628,6 +628,21 @@ async fn a_look_is_never_over_the_limit() {
     let hit = node.one(Form::Json, request("k", 1, 5, 60_000)).await;
     assert_eq!(hit.status().as_str_name(), OVER);
     assert_eq!(node.listener.calls.over_limit.get(), 1);
+}
+
+#[tokio::test]
+async fn the_largest_limit_refuses_beyond_what_was_given_back() {
+    let node = Node::start("UTC", false).await;
+    let of = |hits| request("k", hits, i64::MAX, 60_000);
+    let (limit, credit) = (4_294_901_760, 65_535);
+    let back = node.one(Form::Grpc, of(-70_000)).await;
+    assert_eq!((back.limit, back.remaining), (limit, limit + credit));
+    let all = node.one(Form::Grpc, of(limit + credit)).await;
+    assert_eq!((all.status().as_str_name(), all.remaining), (UNDER, 0));
+    for hits in [1, 65_535] {
+        let more = node.one(Form::Grpc, of(hits)).await;
+        assert_eq!((more.status().as_str_name(), more.remaining), (OVER, 0), "{hits}");
+    }
 }
 
 #[tokio::test]

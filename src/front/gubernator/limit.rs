@@ -38,7 +38,8 @@
 //! | field | range | beyond |
 //! |---|---|---|
 //! | `hits` | ±4,294,967,295 | as the nearest |
-//! | `limit`, `burst` | 0 to 4,294,967,295; a bucket drains within 100 years | as the nearest |
+//! | `limit` of a window | 0 to 4,294,901,760, so that its credit fits, too | as the nearest |
+//! | of a bucket, `burst` | 0 to 4,294,967,295; it drains within 100 years | as the nearest |
 //! | `duration` | 0 to 400 days | as 400 days; an error below 0 |
 //! | `created_at` of a bucket | 1 s before to 3 min after now | as the nearest |
 //! | `algorithm`, kind of interval | those that there are | an error |
@@ -49,6 +50,7 @@
 //! [`token_bucket`]: tidegate_limiter::engine::token_bucket
 
 use jiff::tz::TimeZone;
+use tidegate_limiter::engine::first_hit_window::CREDIT_MAX;
 use tidegate_limiter::engine::{Behavior, Verdict};
 use tidegate_limiter::quota::{Algorithm, DRAIN_MAX, Quota, QuotaParts, WINDOW_MAX, WINDOW_MIN};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
@@ -106,6 +108,8 @@ enum Form {
 }
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
+/// Largest limit of a window: with what may be given back beyond it, all hits can be counted.
+const WINDOW_LIMIT_MAX: u32 = u32::MAX - CREDIT_MAX as u32;
 /// How much earlier than now a `created_at` may be: the time that a request may take to get here.
 const BEHIND_MAX: Span = Span::from_secs(1);
 /// How much later it may be.
@@ -182,7 +186,8 @@ fn read<'a>(
         None => Span::from_millis(u64::try_from(request.duration).map_err(|_| Error::Duration)?),
     };
     let duration = duration.min(WINDOW_MAX);
-    let (limit, hits) = (narrow(request.limit), bounded(request.hits));
+    let limit_max = if is_bucket { u32::MAX } else { WINDOW_LIMIT_MAX };
+    let (limit, hits) = (narrow(request.limit).min(limit_max), bounded(request.hits));
     let size = if is_bucket && request.burst > 0 { narrow(request.burst) } else { limit };
     if duration.is_zero() {
         return Ok(Asked::Answer(uncounted(limit, size, hits, now)));
