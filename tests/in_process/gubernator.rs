@@ -646,6 +646,36 @@ async fn the_largest_limit_refuses_beyond_what_was_given_back() {
 }
 
 #[tokio::test]
+async fn every_call_and_every_request_of_it_is_counted() {
+    let node = Node::start("UTC", false).await;
+    let calls = &node.listener.calls;
+    let of = |hits, duration| request("k", hits, 10, duration);
+    for form in [Form::Grpc, Form::Json] {
+        let global = RateLimitReq { behavior: 2, ..of(11, 0) };
+        node.ask(form, vec![of(11, 0), of(1, 0), of(11, 1_000), global, of(1, -1)]).await;
+    }
+    let counted = [&calls.local, &calls.global, &calls.over_limit, &calls.invalid, &calls.ok];
+    assert_eq!(counted.map(|it| it.get()), [6, 2, 6, 2, 2]);
+
+    let path = "/pb.gubernator.V1/GetRateLimits";
+    let mut large = GetRateLimitsReq { requests: vec![of(1, 1_000)] };
+    large.requests[0].unique_key = "x".repeat(1024 * 1024);
+    node.grpc::<_, GetRateLimitsResp>(path, large.clone()).await.expect_err("large");
+    assert_eq!(calls.failed.get(), 1);
+    let framed = [&[0, 0, 0, 0, 2][..], &[0x0a, 0x05]].concat();
+    let body = Full::new(Bytes::from(framed));
+    let cut = node.listener.call(path, &HeaderMap::new(), body).await;
+    assert_eq!(cut.headers()["grpc-status"], "13");
+    assert_eq!(calls.failed.get(), 2);
+    let body = json!({ "requests": [as_json(&large.requests[0])] }).to_string();
+    for (number, body) in (3..).zip([body, "{".to_owned(), "x".repeat(3 * 1024 * 1024)]) {
+        assert_ne!(node.post(body).await.0, 200);
+        assert_eq!(calls.failed.get(), number);
+    }
+    assert_eq!(calls.ok.get(), 2);
+}
+
+#[tokio::test]
 async fn flags_without_a_counterpart_change_nothing() {
     let node = Node::start("UTC", false).await;
     for (behavior, remaining) in [(0, 9), (1, 8), (16, 7), (2, 6), (2 | 16 | 1, 5), (1 << 20, 4)] {

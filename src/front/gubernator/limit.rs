@@ -124,6 +124,11 @@ mod flag {
     pub(super) const DRAIN: i32 = Behavior::DrainOverLimit as i32;
 }
 
+/// Whether `request` is to be decided from granted hits.
+pub const fn is_global(request: &RateLimitReq) -> bool {
+    request.behavior & flag::GLOBAL != 0
+}
+
 /// What `request` asks for at `now`.
 pub fn asked<'a>(request: &'a RateLimitReq, settings: &Settings, now: Timestamp) -> Asked<'a> {
     match read(request, settings, now) {
@@ -193,7 +198,7 @@ fn read<'a>(
         return Ok(Asked::Answer(uncounted(limit, size, hits, now)));
     }
     // Of what nodes hold of a leased limit none is given back that was not spent.
-    let credits = hits.refund() > 0 && !is_bucket && !has(flag::GLOBAL);
+    let credits = hits.refund() > 0 && !is_bucket && !is_global(request);
     let behavior = Behavior { drains: has(flag::DRAIN), credits };
     let resets = has(flag::RESET);
     let created_at = request.created_at.filter(|_| is_bucket);
@@ -230,7 +235,7 @@ fn read<'a>(
         behavior,
         at,
         resets,
-        is_leased: has(flag::GLOBAL),
+        is_leased: is_global(request),
     };
     Ok(Asked::Check(check, Shown { form, limit, hits, resets: resets && !is_bucket }))
 }
