@@ -82,7 +82,8 @@ pub fn find(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-/// Finds the program of a peer that the user installs: where `variable` says, or in the search path.
+/// Finds the program of a peer that the user installs: where `variable` says, or in the search
+/// path.
 pub fn find_peer(program: &str, variable: &str) -> io::Result<PathBuf> {
     let named = std::env::var_os(variable).map(PathBuf::from);
     named.or_else(|| find(program)).ok_or_else(|| {

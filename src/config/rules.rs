@@ -38,7 +38,8 @@ pub struct Rules {
     /// Whether the node starts only with valid rules.
     ///
     /// Default true: an error in a rule fails the start. With false the node starts, is not ready,
-    /// and applies the first valid rules.
+    /// and applies the first valid rules. With `may_be_empty` a folder that does not exist is an
+    /// empty one.
     pub required: bool,
     /// Whether a node without any rule is ready.
     ///

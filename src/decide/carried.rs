@@ -70,7 +70,7 @@ pub struct CarriedCheck<'a> {
     pub name: &'a str,
     pub unique_key: &'a str,
     /// What else tells the counters of one key apart.
-    pub part: [u64; 2],
+    pub part: [u64; 3],
     pub quota: Quota,
     /// Zero peeks, negative refunds.
     pub hits: Hits,
@@ -137,7 +137,8 @@ impl DecideCarried for Decider {
             Box::pin(self.decide_deferred(&deferred, now, &mut verdicts)).await;
         }
         for (check, decided) in checks.iter().zip(&verdicts) {
-            if !decided.verdict.allowed && decided.source != VerdictSource::Fallback {
+            let is_refusal = !decided.verdict.allowed && check.hits.charge() > 0;
+            if is_refusal && decided.source != VerdictSource::Fallback {
                 self.note_refused_carried(check, now);
             }
         }
@@ -311,6 +312,8 @@ impl Decider {
                         let verdicts: Verdicts = smallvec::smallvec![verdict];
                         if check.carried.gives_back() {
                             cache.forget(key.token);
+                        } else if verdict.allowed && hits.charge() > 0 {
+                            cache.admitted(counter);
                         } else if check.carried.at.is_none()
                             && let Some(ticket) = tickets.get(at)
                         {
@@ -436,7 +439,7 @@ impl Decider {
                     let verdicts: Verdicts = smallvec::smallvec![verdict];
                     let decided = (counters, rule.scope, owner_term);
                     let is_confirmed = !self.needs_replica(rule.durability, check.hits, &verdicts)
-                        || self.is_confirmed(decided, check.hits, search.left()).await;
+                        || self.is_confirmed(decided, awaited(check), search.left()).await;
                     let decided = (verdicts, VerdictSource::Local);
                     return is_confirmed.then_some(decided).ok_or(NoVerdict::Unconfirmed);
                 }
@@ -466,6 +469,8 @@ impl Decider {
             let verdict = verdicts.first().copied().flatten().ok_or(NoVerdict::Unavailable)?;
             if check.gives_back() {
                 self.shared.negative_cache.forget(key.token);
+            } else if verdict.allowed && check.hits.charge() > 0 {
+                self.shared.negative_cache.admitted(&check.counter);
             }
             let verdicts: Verdicts = smallvec::smallvec![verdict];
             if !is_confirmed && self.needs_replica(rule.durability, check.hits, &verdicts) {
@@ -537,6 +542,7 @@ impl Decider {
 
     /// After a check that may let others pass: every node forgets what it cached.
     fn announce_carried(&self, check: &Carried, scope: Scope) {
+        self.announce_cut_windows();
         if check.gives_back() {
             let counters = std::slice::from_ref(&check.counter);
             self.announce_refund(scope, counters, Hits::new(-1));
@@ -579,7 +585,7 @@ impl Decider {
         let sender = node_actor(from.0, from.1);
         let now = node.clock.now();
         let mut verdicts: SmallVec<[Option<Verdict>; 1]> = SmallVec::new();
-        let mut awaiting: SmallVec<[Counter; 1]> = SmallVec::new();
+        let mut awaiting: Vec<(KeyHash, Hits)> = Vec::new();
         let mut owner_terms: SmallVec<[Option<OwnerTerm>; 1]> = SmallVec::new();
         let (mut served, mut again) = (0, 0);
         for (at, check) in call.checks.iter().enumerate() {
@@ -606,7 +612,7 @@ impl Decider {
                     None => (Verdicts::new(), None),
                 };
             if self.needs_replica(call.durability, check.hits, &decided) && !decided.is_empty() {
-                awaiting.push(check.counter);
+                awaiting.push((key, awaited(check)));
                 owner_terms.push(owner_term);
             }
             verdicts.push(decided.first().copied());
@@ -626,8 +632,16 @@ impl Decider {
         let (decider, scope, deadline) = (self.clone(), call.scope, self.deadline(call.scope));
         let copied = (!awaiting.is_empty()).then(|| {
             let confirmed = reply.clone();
+            // What one check counts, another may give back.
+            let given_back = call.checks.iter().filter(|check| check.gives_back());
+            let given_back: BTreeSet<KeyHash> = given_back.map(|it| it.counter.key).collect();
+            for (key, hits) in &mut awaiting {
+                if given_back.contains(key) {
+                    *hits = Hits::new(-1);
+                }
+            }
             async move {
-                let is_confirmed = decider.is_copied(&awaiting, Hits::ONE, deadline).await
+                let is_confirmed = decider.are_copied(&awaiting, deadline).await
                     && owner_terms.iter().all(|term| decider.is_owner_since(scope, *term));
                 match confirmed {
                     Reply::Carried { verdicts, .. } => Reply::Carried { verdicts, is_confirmed },
@@ -671,6 +685,11 @@ fn answer(sent: Result<Reply, CallError>, checks: usize) -> Result<Answer, Failu
         Ok(Reply::NotOwner { holder, .. }) => Err(Failure::NotOwner(holder)),
         _ => Err(Failure::Lost),
     }
+}
+
+/// The hits of the check to those who wait for its copy: below zero if nothing may be left to copy.
+fn awaited(check: &Carried) -> Hits {
+    if check.gives_back() { Hits::new(-1) } else { check.hits }
 }
 
 /// The check as one of its rule.

@@ -501,6 +501,9 @@ impl Decider {
             && !gives_back
         {
             cache.insert(ticket, &limits.counters, hits, verdicts, now);
+            if let ([counter], false) = (&limits.counters[..], is_refused || hits == Hits::PEEK) {
+                cache.admitted(counter);
+            }
         }
         if let Ok(forwarded) = &mut forwarded {
             forwarded.may_end_early &= is_refused;

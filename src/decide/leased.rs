@@ -322,6 +322,7 @@ impl Decider {
         if to.is_none() && hits.iter().all(|hits| hits.refund() == 0) {
             let owns = || node.ownership.decides(*scope, token);
             let leased = node.store.check_leased_if(counters, hits, None, &[], now, owns)?;
+            self.announce_cut_windows();
             return Some((leased.verdicts, None));
         }
         let beside = to.map_or(0, |(holder, _)| self.holders_beside(holder, limits));
@@ -340,6 +341,7 @@ impl Decider {
             let Leased { verdicts, granted, refunded } = leased;
             Some(Charged { result: verdicts, is_refused, granted, refunded })
         })?;
+        self.announce_cut_windows();
         let Charged { result, granted, refunded, .. } = charged;
         if let Some(granted) = &granted {
             stats.hits_granted.fetch_add(u64::from(granted.hits), Ordering::Relaxed);

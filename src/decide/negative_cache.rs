@@ -14,7 +14,8 @@
 //!
 //! **Never answered from the cache**: fewer hits, peeks and refunds; more hits than the limit can
 //! hold, which are refused for ever; counters of a rule that changed, because quotas are compared;
-//! a key to which hits were given back, because the owner notifies every node of its ring
+//! a key to which hits were given back, or whose window a shorter one has cut, because the owner
+//! notifies every node of its ring
 //! ([`Call::Refunded`](tidegate_cluster::mesh::wire::Call::Refunded)). That notice is sent once;
 //! [`TTL_MAX`] bounds the effect of a lost one, except for windows.
 //!
@@ -169,6 +170,19 @@ impl NegativeCache {
         let refusals = verdicts.iter().filter(is_used_up);
         let Some(reset) = refusals.map(|verdict| verdict.reset).min() else { return };
         self.put(ticket, counters, hits, verdicts, checked, reset);
+    }
+
+    /// The owner admitted hits of this counter. If it is a first-hit window, the open one of longer
+    /// windows may have ended with that, so their refusals are dropped: the notice of the owner may
+    /// come after its reply.
+    pub(super) fn admitted(&self, counter: &Counter) {
+        let Counter { key, quota } = counter;
+        if quota.algorithm() != Algorithm::FirstHitWindow || self.len.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let is_longer = |it: &Counter| it.key == *key && it.quota.window() > quota.window();
+        let mut slot = self.slot(key.token).lock();
+        self.retain(&mut slot, |entry| !entry.counters.iter().any(is_longer));
     }
 
     /// Drops all refusals at `token`, and those of checks that are being forwarded now.

@@ -153,7 +153,10 @@ impl Decider {
     ) -> Option<Verdicts> {
         let node = &self.shared.node;
         let token = counters.first().map_or(0, |counter| counter.key.token);
-        node.store.check_if(counters, hits, now, || node.ownership.decides(scope, token))
+        let owns = || node.ownership.decides(scope, token);
+        let verdicts = node.store.check_if(counters, hits, now, owns)?;
+        self.announce_cut_windows();
+        Some(verdicts)
     }
 
     /// Decides a strict check for each of `hits`, one after the other, if this node owns their key;
@@ -178,6 +181,7 @@ impl Decider {
     }
 
     fn announce_refunds(&self, limits: &Limits, hits: &[Hits]) {
+        self.announce_cut_windows();
         if let Some(&refund) = hits.iter().find(|hits| hits.refund() > 0) {
             self.announce_refund(limits.scope, &limits.counters, refund);
         }
@@ -248,6 +252,12 @@ impl Decider {
         peers.replicator.confirm(&keys, hits, deadline).await
     }
 
+    /// Like [`Decider::is_copied`], for checks of many keys, with the hits of each.
+    pub(super) async fn are_copied(&self, checks: &[(KeyHash, Hits)], deadline: Duration) -> bool {
+        let Some(peers) = &self.shared.peers else { return true };
+        peers.replicator.confirm_all(checks, deadline).await
+    }
+
     /// Whether no other node can have decided since this term, except with all counts of it.
     pub(super) fn is_owner_since(&self, scope: Scope, term: Option<OwnerTerm>) -> bool {
         let ownership = &self.shared.node.ownership;
@@ -256,10 +266,21 @@ impl Decider {
 
     /// After a refund: every node that may have cached a refusal at this token forgets it.
     pub(super) fn announce_refund(&self, scope: Scope, counters: &[Counter], hits: Hits) {
-        if hits >= Hits::PEEK {
-            return;
+        if hits < Hits::PEEK
+            && let Some(counter) = counters.first()
+        {
+            self.announce(scope, counter.key.token);
         }
-        let Some(token) = counters.first().map(|counter| counter.key.token) else { return };
+    }
+
+    /// After checks that may have ended windows early: the same, of their tokens.
+    pub(super) fn announce_cut_windows(&self) {
+        for key in self.shared.node.store.take_cut_windows() {
+            self.announce(key.scope(), key.token);
+        }
+    }
+
+    fn announce(&self, scope: Scope, token: u64) {
         self.refunded(token);
         let Some(peers) = &self.shared.peers else { return };
         let topology = self.shared.node.topology.load();

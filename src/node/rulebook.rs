@@ -52,7 +52,10 @@ impl RuleBook {
             tracing::info!("no rules folder: the example rules of domain \"demo\" are in force");
             return Ok((Self { handle, may_be_empty }, Source::Examples));
         }
-        let options = Options::new(&config.rules.path, options);
+        let options = Options {
+            may_be_missing: may_be_empty && !config.rules.required,
+            ..Options::new(&config.rules.path, options)
+        };
         let (watcher, handle) = if config.rules.required {
             Watcher::start(options)?
         } else {
@@ -82,5 +85,32 @@ impl Source {
             Self::Folder(watcher) => watcher.run(stop).await,
             Self::Server(client) => client.run(stop).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::system_environment;
+
+    #[test]
+    fn a_folder_that_is_not_there_is_lacking_unless_rules_are_not_needed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut config = Config::default();
+        config.rules.required = false;
+        let entropy = system_environment().0.entropy;
+        for (may_be_empty, is_there, lacks) in
+            [(false, false, true), (false, true, true), (true, false, false), (true, true, false)]
+        {
+            let path = if is_there { "" } else { "rules" };
+            config.rules.path = folder.path().join(path);
+            config.rules.may_be_empty = may_be_empty;
+            let (book, _) = RuleBook::load(&config, entropy.clone()).expect("it starts");
+            let why = book.lacks();
+            assert_eq!(why.is_some(), lacks, "{may_be_empty} {is_there}: {why:?}");
+        }
+        std::fs::write(folder.path().join("a.yaml"), "domain: [").expect("written");
+        let (book, _) = RuleBook::load(&config, entropy.clone()).expect("it starts");
+        assert!(book.lacks().is_some(), "a mistake is not a folder without rules");
     }
 }

@@ -42,13 +42,16 @@ pub struct Options {
     /// How often the folder is read without an event. With 1.5 s a change applies within 2 s even
     /// where no events come; reading costs some ten µs a file.
     pub poll: Duration,
+    /// Whether a path that does not exist is an empty folder.
+    pub may_be_missing: bool,
 }
 
 impl Options {
     /// Options with the default times.
     pub fn new(path: impl Into<PathBuf>, load: load::Options) -> Self {
         let debounce = Duration::from_millis(100);
-        Self { path: path.into(), load, debounce, poll: Duration::from_millis(1_500) }
+        let poll = Duration::from_millis(1_500);
+        Self { path: path.into(), load, debounce, poll, may_be_missing: false }
     }
 }
 
@@ -68,7 +71,7 @@ impl Watcher {
     ///
     /// The folder cannot be loaded: there is no earlier book to keep.
     pub fn start(options: Options) -> Result<(Self, Handle), Error> {
-        let (digest, sources) = read(&options.path, &Book::default());
+        let (digest, sources) = read(&options, &Book::default());
         let book = load::parse(&sources?, &options.load)?;
         Ok(Self::with(options, digest, Ok(book)))
     }
@@ -76,7 +79,7 @@ impl Watcher {
     /// Like [`Watcher::start`], but a folder that cannot be loaded is not an error: the book is
     /// [`Book::unloaded`] until a reload succeeds.
     pub fn start_anyway(options: Options) -> (Self, Handle) {
-        let (digest, sources) = read(&options.path, &Book::default());
+        let (digest, sources) = read(&options, &Book::default());
         let book = sources.and_then(|sources| load::parse(&sources, &options.load));
         Self::with(options, digest, book)
     }
@@ -118,13 +121,13 @@ impl Watcher {
 
     /// Reads the folder and applies changes. Returns whether there were any.
     async fn refresh(&mut self) -> bool {
-        let Options { path, load, .. } = self.options.clone();
+        let options = self.options.clone();
         let current = self.handle.book();
         let digest_before = self.digest;
         let reading = tokio::task::spawn_blocking(move || {
-            let (digest, sources) = read(&path, &current);
+            let (digest, sources) = read(&options, &current);
             let book = || {
-                let mut book = load::parse(&sources?, &load)?;
+                let mut book = load::parse(&sources?, &options.load)?;
                 book.carry_stats(&current);
                 Ok::<_, Error>(book)
             };
@@ -147,8 +150,11 @@ impl Watcher {
 
 /// Reads the folder; that it is empty is an error while `current` has rules. The hash is that of
 /// the files or of the error.
-fn read(path: &Path, current: &Book) -> (u128, Result<Vec<Source>, Error>) {
-    let sources = match load::read(path) {
+fn read(options: &Options, current: &Book) -> (u128, Result<Vec<Source>, Error>) {
+    let Options { path, may_be_missing, .. } = options;
+    let is_missing = || *may_be_missing && path.try_exists().is_ok_and(|exists| !exists);
+    let read = if is_missing() { Ok(Vec::new()) } else { load::read(path) };
+    let sources = match read {
         // Copying tools delete before they write, so an empty folder is usually temporary.
         Ok(sources) if sources.is_empty() && current.domains().next().is_some() => Err(Error {
             file: path.display().to_string().into(),

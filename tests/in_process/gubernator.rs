@@ -42,7 +42,7 @@ type Step = (&'static str, i64, i64);
 const DIFFERENT: &[(&str, &str, &[Step])] = &[
     (
         "TB06",
-        "a look is over the limit only where it is over; there it repeats the last answer",
+        "a look is never over the limit; there it repeats the last answer",
         &[
             (UNDER, 10, 5_000),
             (UNDER, 10, 5_000),
@@ -532,7 +532,7 @@ async fn numbers_beyond_the_bounds_get_nobody_past_a_limit() {
     let limit = node.one(form, request("l", 1, -5, 60_000)).await;
     assert_eq!((limit.status().as_str_name(), limit.limit), (OVER, 0));
     let limit = node.one(form, request("l2", 1, i64::MAX, i64::MAX)).await;
-    assert_eq!((limit.limit, limit.remaining), (4_294_967_295, 4_294_967_294));
+    assert_eq!((limit.limit, limit.remaining), (4_294_901_760, 4_294_901_759));
     assert_eq!(limit.reset_time, millis(START) + 400 * 86_400_000);
     let slow = RateLimitReq { burst: i64::MAX, ..bucket("s", 0, 1, i64::MAX) };
     assert_eq!(node.one(form, slow).await.error, "");
@@ -592,6 +592,108 @@ async fn an_algorithm_that_changes_begins_another_counter() {
     for (request, remaining) in [(&window, 9), (&leaky, 9), (&window, 8), (&leaky, 8)] {
         assert_eq!(node.one(Form::Grpc, request.clone()).await.remaining, remaining);
     }
+}
+
+/// One instant does not tell how many tokens there were at another rate.
+#[tokio::test]
+async fn a_bucket_of_another_rate_begins_full() {
+    let node = Node::start("UTC", false).await;
+    let of = |limit, burst, duration| RateLimitReq { burst, ..bucket("k", 0, limit, duration) };
+    let first = of(1_000, 50, 60_000);
+    let all = RateLimitReq { hits: 50, ..first.clone() };
+    assert_eq!(node.one(Form::Grpc, all).await.remaining, 0);
+    for other in [
+        of(10, 50, 60_000),
+        of(2_000, 50, 60_000),
+        of(1_000, 50, 59_000),
+        of(1_000, 50, 300),
+        // Four and three times these are 1,200 ms.
+        of(1_000, 50, 400),
+        of(1_000, 50, 1_200),
+        of(1_000, 49, 60_000),
+    ] {
+        let size = other.burst;
+        let look = node.one(Form::Grpc, other.clone()).await;
+        assert_eq!((look.status().as_str_name(), look.remaining), (UNDER, size), "{other:?}");
+        let all = RateLimitReq { hits: size, ..other.clone() };
+        assert_eq!(node.one(Form::Grpc, all).await.status().as_str_name(), UNDER);
+        let more = node.one(Form::Grpc, RateLimitReq { hits: 1, ..other }).await;
+        assert_eq!(more.status().as_str_name(), OVER);
+    }
+    assert_eq!(node.one(Form::Grpc, first).await.remaining, 0, "it is as it was left");
+}
+
+#[tokio::test]
+async fn intervals_that_begin_together_are_counted_apart() {
+    let node = Node::start("UTC", false).await;
+    // 2029-01-01 00:00:20 UTC, a Monday.
+    node.clock.set_to(Timestamp::from_secs(1_861_920_020));
+    for algorithm in [0, 1] {
+        for kind in 0..6 {
+            let request = RateLimitReq { behavior: 4, algorithm, ..request("k", 1, 10, kind) };
+            let answer = node.one(Form::Grpc, request.clone()).await;
+            assert_eq!(answer.remaining, 9, "{kind} of {algorithm}");
+            assert_eq!(node.one(Form::Grpc, request).await.remaining, 8);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_largest_limit_refuses_beyond_what_was_given_back() {
+    let node = Node::start("UTC", false).await;
+    let of = |hits| request("k", hits, i64::MAX, 60_000);
+    let (limit, credit) = (4_294_901_760, 65_535);
+    let back = node.one(Form::Grpc, of(-70_000)).await;
+    assert_eq!((back.limit, back.remaining), (limit, limit + credit));
+    let all = node.one(Form::Grpc, of(limit + credit)).await;
+    assert_eq!((all.status().as_str_name(), all.remaining), (UNDER, 0));
+    for hits in [1, 65_535] {
+        let more = node.one(Form::Grpc, of(hits)).await;
+        assert_eq!((more.status().as_str_name(), more.remaining), (OVER, 0), "{hits}");
+    }
+}
+
+#[tokio::test]
+async fn a_look_is_never_over_the_limit() {
+    let node = Node::start("UTC", false).await;
+    for (hits, limit, remaining) in [(8, 10, 2), (0, 5, 0), (0, 8, 0), (0, 9, 1), (0, 0, 0)] {
+        let answer = node.one(Form::Json, request("k", hits, limit, 60_000)).await;
+        assert_eq!((answer.status().as_str_name(), answer.remaining), (UNDER, remaining));
+    }
+    let hit = node.one(Form::Json, request("k", 1, 5, 60_000)).await;
+    assert_eq!(hit.status().as_str_name(), OVER);
+    assert_eq!(node.listener.calls.over_limit.get(), 1);
+}
+
+#[tokio::test]
+async fn every_call_and_every_request_of_it_is_counted() {
+    let node = Node::start("UTC", false).await;
+    let calls = &node.listener.calls;
+    let of = |hits, duration| request("k", hits, 10, duration);
+    for form in [Form::Grpc, Form::Json] {
+        let global = RateLimitReq { behavior: 2, ..of(11, 0) };
+        node.ask(form, vec![of(11, 0), of(1, 0), of(11, 1_000), global, of(1, -1)]).await;
+    }
+    let counted = [&calls.local, &calls.global, &calls.over_limit, &calls.invalid, &calls.ok];
+    assert_eq!(counted.map(|it| it.get()), [6, 2, 6, 2, 2]);
+
+    let path = "/pb.gubernator.V1/GetRateLimits";
+    let mut large = GetRateLimitsReq { requests: vec![of(1, 1_000)] };
+    large.requests[0].unique_key = "x".repeat(1024 * 1024);
+    node.grpc::<_, GetRateLimitsResp>(path, large.clone()).await.expect_err("large");
+    assert_eq!(calls.failed.get(), 1);
+    let framed = [&[0, 0, 0, 0, 2][..], &[0x0a, 0x05]].concat();
+    let body = Full::new(Bytes::from(framed));
+    let request = Request::post(path).body(body).expect("a request");
+    let cut = node.listener.call(request).await;
+    assert_eq!(cut.headers()["grpc-status"], "13");
+    assert_eq!(calls.failed.get(), 2);
+    let body = json!({ "requests": [as_json(&large.requests[0])] }).to_string();
+    for (number, body) in (3..).zip([body, "{".to_owned(), "x".repeat(3 * 1024 * 1024)]) {
+        assert_ne!(node.post(body).await.0, 200);
+        assert_eq!(calls.failed.get(), number);
+    }
+    assert_eq!(calls.ok.get(), 2);
 }
 
 #[tokio::test]

@@ -43,6 +43,42 @@ async fn a_file_in_a_new_folder_applies_and_goes_again() {
 }
 
 #[tokio::test]
+async fn a_folder_that_may_be_missing_is_an_empty_one_until_it_is_there() {
+    let parent = folder(&[]);
+    let path = parent.path().join("rules");
+    let missing = Options { may_be_missing: true, ..options(&path, Duration::from_millis(20)) };
+    let (watcher, handle) = Watcher::start_anyway(missing);
+    assert!(handle.book().is_loaded() && handle.status().error.is_none());
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(watcher.run(stop.clone()));
+    let wait = async |is_there: fn(&Status) -> bool| {
+        let mut status = handle.status();
+        while !is_there(&status) {
+            status = handle.changed_since(&status).await;
+        }
+    };
+    fs::create_dir(&path).unwrap();
+    put(&path.join("a.yaml"), &rules("d", 7));
+    wait(|status| status.loads_ok == 2).await;
+    assert_eq!(handle.book().rules().count(), 1);
+    // While there are rules, a folder that is gone changes nothing.
+    fs::remove_dir_all(&path).unwrap();
+    wait(|status| status.error.is_some()).await;
+    assert_eq!(handle.book().rules().count(), 1);
+    stop.cancel();
+    running.await.unwrap();
+
+    // What is there and cannot be read, or has a mistake, is not missing.
+    fs::create_dir(&path).unwrap();
+    put(&path.join("a.yaml"), "domain: [");
+    let broken = Options { may_be_missing: true, ..options(&path, NEVER) };
+    let (_, handle) = Watcher::start_anyway(broken);
+    assert!(!handle.book().is_loaded() && handle.status().error.is_some());
+    let (_, handle) = Watcher::start_anyway(options(&parent.path().join("none"), NEVER));
+    assert!(!handle.book().is_loaded(), "it has to be there");
+}
+
+#[tokio::test]
 async fn a_bad_file_keeps_the_old_book_and_reports_file_line_and_key() {
     let folder = folder(&[("a.yaml", &rules("d", 5))]);
     let watched = watch(folder.path(), NEVER);

@@ -77,8 +77,12 @@ pub struct Services {
 /// Starts all of them, single and in three nodes. Those that are not measured are idle.
 pub fn start(folder: &Path) -> io::Result<Services> {
     let text = |error: io::Error| error.to_string();
-    let single = Setting::new(folder)?.with_gubernator().start().map(|node| vec![node]);
-    let cluster = Setting::new(folder)?.with_gubernator().with("node.threads", 1).start_cluster();
+    let setting = || -> io::Result<Setting> {
+        let setting = Setting::new(folder)?.with_gubernator();
+        Ok(setting.with("limits.descriptors_max", BATCHES.checks as u64))
+    };
+    let single = setting()?.start().map(|node| vec![node]);
+    let cluster = setting()?.with("node.threads", 1).start_cluster();
     let nodes = [single.map_err(text), cluster.map_err(text)];
     let gubernator =
         [gubernator::start(folder).map(|node| vec![node]), gubernator::start_cluster(folder, 3)];
@@ -98,15 +102,16 @@ pub fn start(folder: &Path) -> io::Result<Services> {
 
 /// One check per call.
 pub fn measure(plan: &Plan, services: &Services) -> Table {
-    let about = "The load generator of this benchmark (one thread): 12 connections of 8 calls each, \
-                 96 in flight, one check per call, 10,000 random keys that have counters, limits that \
-                 no key reaches. Connections go to the nodes in round-robin order. A single node \
-                 has the threads that it takes by itself; of three, each has one (`node.threads`, \
-                 `GOMAXPROCS`), as they share two cores with the client. Other settings have their \
-                 defaults, but for the number of counters that are kept. The CPU of \
-                 envoyproxy/ratelimit includes that of its Redis. *strict* is exact over all nodes, \
-                 *leased* never over, *eventual* and `GLOBAL` of Gubernator are counted on the spot \
-                 and sent later. `GLOBAL` at tidegate is leased. Limitador counts in the memory of one node.";
+    let about = "The load generator of this benchmark (one thread): 12 connections of 8 calls \
+                 each, 96 in flight, one check per call, 10,000 random keys that have counters, \
+                 limits that no key reaches. Connections go to the nodes in round-robin order. \
+                 A single node has the threads that it takes by itself; of three, each has one \
+                 (`node.threads`, `GOMAXPROCS`), as they share two cores with the client. Other \
+                 settings have their defaults, but for the number of counters that are kept, \
+                 and of descriptors in a request. The CPU of envoyproxy/ratelimit includes that \
+                 of its Redis. *strict* is exact over all nodes, *leased* never over, \
+                 *eventual* and `GLOBAL` of Gubernator are counted on the spot and sent later. \
+                 `GLOBAL` at tidegate is leased. Limitador counts in the memory of one node.";
     let mut table = table(ONE, "Limiters as services, one check per call", about, &COLUMNS);
     let Services { tidegate, tidegate_carried, gubernator, ratelimit, limitador } = services;
     let (local, global) = (Api::Carried(Behavior::Batching), Api::Carried(Behavior::Global));

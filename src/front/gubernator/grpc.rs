@@ -54,7 +54,11 @@ impl<D: DecideCarried, P: Probes> GubernatorListener<D, P> {
             return unary::response::<LiveCheckResp>(Err(status));
         }
         match method {
-            "GetRateLimits" => unary::response(self.get_rate_limits(headers, body).await),
+            "GetRateLimits" => {
+                let answered = self.get_rate_limits(headers, body).await;
+                self.calls.ended(answered.is_ok());
+                unary::response(answered)
+            }
             "HealthCheck" => unary::response(self.health_check(headers, body).await),
             "LiveCheck" => unary::response(self.live_check(headers, body).await),
             _ => {

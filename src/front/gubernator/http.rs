@@ -57,7 +57,9 @@ async fn get_rate_limits<D: DecideCarried, P: Probes>(
     if request.method() != Method::POST {
         return method_not_allowed();
     }
-    match answer(&listener, request).await {
+    let answered = answer(&listener, request).await;
+    listener.calls.ended(answered.is_ok());
+    match answered {
         Ok(body) => found(body),
         Err(status) => failed(&status),
     }

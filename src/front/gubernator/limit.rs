@@ -10,8 +10,9 @@
 //! | `duration` 0 | nothing is kept: each request has the whole limit |
 //!
 //! A window counts under name and key alone: a limit or a duration that changes applies to the
-//! hits that were counted. A bucket with another `burst` or `duration` is another bucket, which
-//! begins full, and is as it was left when the first numbers come back.
+//! hits that were counted. A bucket with another `limit`, `burst` or `duration` is another bucket,
+//! which begins full, and is as it was left when the first numbers come back: the instant that is
+//! stored of it does not tell how many tokens there were at another rate.
 //!
 //! A bucket of less than a second is the same rate over a longer time:
 //!
@@ -37,7 +38,8 @@
 //! | field | range | beyond |
 //! |---|---|---|
 //! | `hits` | ±4,294,967,295 | as the nearest |
-//! | `limit`, `burst` | 0 to 4,294,967,295; a bucket drains within 100 years | as the nearest |
+//! | `limit` of a window | 0 to 4,294,901,760, which its credit makes 4,294,967,295 | as the nearest |
+//! | `limit`, `burst` of a bucket | 0 to 4,294,967,295; it drains within 100 years | as the nearest |
 //! | `duration` | 0 to 400 days | as 400 days; an error below 0 |
 //! | `created_at` of a bucket | 1 s before to 3 min after now | as the nearest |
 //! | `algorithm`, kind of interval | those that there are | an error |
@@ -48,6 +50,7 @@
 //! [`token_bucket`]: tidegate_limiter::engine::token_bucket
 
 use jiff::tz::TimeZone;
+use tidegate_limiter::engine::first_hit_window::CREDIT_MAX;
 use tidegate_limiter::engine::{Behavior, Verdict};
 use tidegate_limiter::quota::{Algorithm, DRAIN_MAX, Quota, QuotaParts, WINDOW_MAX, WINDOW_MIN};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
@@ -88,6 +91,15 @@ pub struct Shown {
     resets: bool,
 }
 
+impl Shown {
+    /// Whether the request is over its limit. A look is not, also where a limit was lowered below
+    /// what is used; what the fallback denies is.
+    pub fn is_over(&self, decided: &CarriedVerdict) -> bool {
+        let is_look = self.hits == Hits::PEEK && decided.source != VerdictSource::Fallback;
+        !decided.verdict.allowed && !is_look
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Form {
     Window { duration: Span },
@@ -96,6 +108,8 @@ enum Form {
 }
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
+/// Largest limit of a window: with what may be given back beyond it, all hits can be counted.
+const WINDOW_LIMIT_MAX: u32 = u32::MAX - CREDIT_MAX as u32;
 /// How much earlier than now a `created_at` may be: the time that a request may take to get here.
 const BEHIND_MAX: Span = Span::from_secs(1);
 /// How much later it may be.
@@ -108,6 +122,11 @@ mod flag {
     pub(super) const GREGORIAN: i32 = Behavior::DurationIsGregorian as i32;
     pub(super) const RESET: i32 = Behavior::ResetRemaining as i32;
     pub(super) const DRAIN: i32 = Behavior::DrainOverLimit as i32;
+}
+
+/// Whether `request` is to be decided from granted hits.
+pub const fn is_global(request: &RateLimitReq) -> bool {
+    request.behavior & flag::GLOBAL != 0
 }
 
 /// What `request` asks for at `now`.
@@ -172,28 +191,31 @@ fn read<'a>(
         None => Span::from_millis(u64::try_from(request.duration).map_err(|_| Error::Duration)?),
     };
     let duration = duration.min(WINDOW_MAX);
-    let (limit, hits) = (narrow(request.limit), bounded(request.hits));
+    let limit_max = if is_bucket { u32::MAX } else { WINDOW_LIMIT_MAX };
+    let (limit, hits) = (narrow(request.limit).min(limit_max), bounded(request.hits));
     let size = if is_bucket && request.burst > 0 { narrow(request.burst) } else { limit };
     if duration.is_zero() {
         return Ok(Asked::Answer(uncounted(limit, size, hits, now)));
     }
     // Of what nodes hold of a leased limit none is given back that was not spent.
-    let credits = hits.refund() > 0 && !is_bucket && !has(flag::GLOBAL);
+    let credits = hits.refund() > 0 && !is_bucket && !is_global(request);
     let behavior = Behavior { drains: has(flag::DRAIN), credits };
     let resets = has(flag::RESET);
-    let begins = interval.map_or(Timestamp::EPOCH, |interval| interval.begins);
     let created_at = request.created_at.filter(|_| is_bucket);
     let at = created_at.map(|millis| {
         let nanos = u64::try_from(millis).unwrap_or(0).saturating_mul(NANOS_PER_MILLI);
         Timestamp::from_nanos(nanos).clamp(now.minus(BEHIND_MAX), now.plus(AHEAD_MAX))
     });
-    let (quota, counted_as) = if is_bucket {
-        let quota = bucket(limit, size, duration);
-        (quota, quota.map(|quota| [begins.as_nanos(), 1 + u64::from(quota.burst())]))
-    } else {
-        (window(limit, duration), Some([begins.as_nanos(), 0]))
+    let quota = if is_bucket { bucket(limit, size, duration) } else { window(limit, duration) };
+    let quota = quota.ok_or(Error::Duration)?;
+    let of_time = match &interval {
+        // Of two kinds some begin at one instant.
+        Some(interval) => [interval.begins.as_nanos(), request.duration.unsigned_abs()],
+        None if is_bucket => [0, duration.as_nanos()],
+        None => [0, 0],
     };
-    let (Some(quota), Some(part)) = (quota, counted_as) else { return Err(Error::Duration) };
+    let rate = if is_bucket { u64::from(limit) << 32 | u64::from(size) } else { 0 };
+    let part = [of_time[0], of_time[1], rate];
     let form = match interval {
         _ if is_bucket => Form::Bucket {
             at,
@@ -213,7 +235,7 @@ fn read<'a>(
         behavior,
         at,
         resets,
-        is_leased: has(flag::GLOBAL),
+        is_leased: is_global(request),
     };
     Ok(Asked::Check(check, Shown { form, limit, hits, resets: resets && !is_bucket }))
 }
@@ -279,7 +301,11 @@ pub fn response(shown: &Shown, decided: &CarriedVerdict) -> RateLimitResp {
         reset_time,
         ..RateLimitResp::default()
     };
-    response.set_status(if verdict.allowed { Status::UnderLimit } else { Status::OverLimit });
+    response.set_status(if shown.is_over(decided) {
+        Status::OverLimit
+    } else {
+        Status::UnderLimit
+    });
     if let Some(owner) = owner.as_ref().filter(|_| *source == VerdictSource::Owner) {
         response.metadata.insert("owner".to_owned(), owner.to_string());
     }

@@ -9,6 +9,7 @@ use prost::encoding::{DecodeContext, decode_key, skip_field};
 use tidegate_ownership::route::Topology;
 use tidegate_proto::gubernator::{
     GetRateLimitsResp, HealthCheckResp, PeerHealthResp, RateLimitReq, RateLimitResp,
+    Status::OverLimit,
 };
 use tonic::Status;
 
@@ -54,7 +55,7 @@ pub struct Calls {
     pub too_large: Counter,
     /// Calls of `GetRateLimits` that were answered.
     pub ok: Counter,
-    /// Those that were not.
+    /// Those that were not, also because their message could not be read.
     pub failed: Counter,
 }
 
@@ -70,17 +71,6 @@ impl<D: DecideCarried, P: Probes> GubernatorListener<D, P> {
         requests: &[RateLimitReq],
         count: usize,
     ) -> Result<GetRateLimitsResp, Status> {
-        let answered = self.answer(requests, count).await;
-        let counter = if answered.is_ok() { &self.calls.ok } else { &self.calls.failed };
-        counter.add(1);
-        answered
-    }
-
-    async fn answer(
-        &self,
-        requests: &[RateLimitReq],
-        count: usize,
-    ) -> Result<GetRateLimitsResp, Status> {
         if count > REQUESTS_MAX {
             self.calls.too_large.add(1);
             self.stats.refused.add(1);
@@ -90,6 +80,7 @@ impl<D: DecideCarried, P: Probes> GubernatorListener<D, P> {
         let mut checks = Vec::with_capacity(requests.len());
         let mut shown = Vec::with_capacity(requests.len());
         let mut responses = Vec::with_capacity(requests.len());
+        let mut counts = Counts::default();
         for request in requests {
             match limit::asked(request, &self.settings, now) {
                 Asked::Check(check, how) => {
@@ -97,15 +88,20 @@ impl<D: DecideCarried, P: Probes> GubernatorListener<D, P> {
                     shown.push((responses.len(), how));
                     responses.push(RateLimitResp::default());
                 }
-                Asked::Answer(response) => responses.push(response),
+                Asked::Answer(response) => {
+                    if response.error.is_empty() {
+                        let is_over = response.status() == OverLimit;
+                        counts.add(limit::is_global(request), VerdictSource::Local, is_over);
+                    }
+                    responses.push(response);
+                }
             }
         }
         let decided = pin!(self.decide.decide_carried(&checks));
         let decided = within(self.bounds.request_timeout, decided).await;
         let decided = decided.ok_or_else(|| Status::deadline_exceeded("no decision in time"))?;
-        let mut counts = Counts::default();
         for (((at, shown), decided), check) in shown.iter().zip(&decided).zip(&checks) {
-            counts.add(check.is_leased, decided.source, decided.verdict.allowed);
+            counts.add(check.is_leased, decided.source, shown.is_over(decided));
             if let Some(response) = responses.get_mut(*at) {
                 *response = limit::response(shown, decided);
             }
@@ -152,18 +148,24 @@ struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, is_leased: bool, source: VerdictSource, is_allowed: bool) {
+    fn add(&mut self, is_leased: bool, source: VerdictSource, is_over: bool) {
         let counter = match source {
             _ if is_leased => &mut self.global,
             VerdictSource::Owner => &mut self.forwarded,
             _ => &mut self.local,
         };
         *counter += 1;
-        self.over_limit += u64::from(!is_allowed);
+        self.over_limit += u64::from(is_over);
     }
 }
 
 impl Calls {
+    /// Counts a call of `GetRateLimits`.
+    pub(super) fn ended(&self, is_ok: bool) {
+        let counter = if is_ok { &self.ok } else { &self.failed };
+        counter.add(1);
+    }
+
     /// Adds up once for a call, so that clients on several threads do not wait for each other.
     fn count(&self, counts: &Counts, invalid: u64) {
         let Counts { local, forwarded, global, over_limit } = *counts;

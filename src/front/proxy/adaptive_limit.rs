@@ -2,9 +2,10 @@
 //! ([`gradient`](super::gradient)): places, and what was seen of those who had one.
 //!
 //! A request has a place until its response and its own body have ended, or its client has left;
-//! for the body of a request that has its response there is a limit of time. Its time counts from its last byte to the head of the response, which is what depends on
-//! the server: how fast a client sends and reads does not. Health checks take no place, and tunnels
-//! give theirs back once the server has switched.
+//! for the body of a request that has its response there is a limit of time. Its time counts from
+//! its last byte to the head of the response, which is what depends on the server: how fast a
+//! client sends and reads does not. Health checks take no place, and tunnels give theirs back once
+//! the server has switched.
 
 use std::sync::Arc;
 use std::time::Duration;

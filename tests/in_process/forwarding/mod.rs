@@ -3,6 +3,7 @@
 
 mod all_or_nothing;
 pub(crate) mod bench;
+mod carried;
 mod combined;
 mod negative_cache;
 mod retries;

@@ -461,7 +461,7 @@ fn carried_quota() -> Quota {
 fn carried_key(node: &Node, owner: &str) -> String {
     let topology = node.core.topology.load_full();
     let is_owned = |key: &String| {
-        let token = node.core.hasher.carried(NAME, key, [0, 0]).token();
+        let token = node.core.hasher.carried(NAME, key, [0; 3]).token();
         topology.owner(Scope::Region, token) == Some(&id(owner))
     };
     (0..).map(|number| format!("account-{number}")).find(is_owned).unwrap()
@@ -471,7 +471,7 @@ fn carried_check(unique_key: &str, hits: i64) -> CarriedCheck<'_> {
     CarriedCheck {
         name: NAME,
         unique_key,
-        part: [0, 0],
+        part: [0; 3],
         quota: carried_quota(),
         hits: Hits::new(hits),
         behavior: Behavior::default(),
@@ -484,7 +484,7 @@ fn carried_check(unique_key: &str, hits: i64) -> CarriedCheck<'_> {
 /// Three hits of a key that `owner` owns.
 fn carried_of(node: &Node, owner: &str) -> Carried {
     let quota = carried_quota();
-    let hash = node.core.hasher.carried(NAME, &carried_key(node, owner), [0, 0]);
+    let hash = node.core.hasher.carried(NAME, &carried_key(node, owner), [0; 3]);
     let kind = CounterKind::of_any_window(&quota, Mode::Strict, Scope::Region);
     let counter = Counter { key: hash.counter_of(kind), quota };
     let behavior = Behavior::default();

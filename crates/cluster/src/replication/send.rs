@@ -2,13 +2,14 @@
 //! peers; what a handoff needs of it; and `durability: replicated`, where a verdict waits for one
 //! copy of its counters.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use backon::BackoffBuilder;
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use tidegate_limiter::engine::{State, Verdict};
 use tidegate_limiter::policy::Durability;
@@ -446,6 +447,23 @@ impl Replicator {
         let counters = &self.counters;
         count(if is_confirmed { &counters.confirmed } else { &counters.unconfirmed }, 1);
         is_confirmed
+    }
+
+    /// Like [`Replicator::confirm`], for checks of many keys, with the hits of each. Keys whose
+    /// copies are at the same nodes leave together; a key without hits left holds no other up.
+    pub async fn confirm_all(&self, checks: &[(KeyHash, Hits)], deadline: Duration) -> bool {
+        let targets = self.targets();
+        let mut groups: BTreeMap<(Arc<[NodeId]>, bool), BTreeSet<KeyHash>> = BTreeMap::new();
+        for (key, hits) in checks {
+            let gives_back = *hits < Hits::PEEK;
+            groups.entry((targets.confirming(*key), gives_back)).or_default().insert(*key);
+        }
+        let confirms = groups.into_iter().map(|((_, gives_back), keys)| async move {
+            let keys: Vec<KeyHash> = keys.into_iter().collect();
+            let hits = if gives_back { Hits::new(-1) } else { Hits::ONE };
+            self.confirm(&keys, hits, deadline).await
+        });
+        join_all(confirms).await.into_iter().all(|is_confirmed| is_confirmed)
     }
 
     async fn copy_now(

@@ -75,7 +75,9 @@ impl Store {
         owns: impl FnOnce() -> bool,
     ) -> Option<Verdict> {
         let mut shard = self.lock_for(check.counter.key);
-        owns().then(|| shard.check_carried(check, now, &self.overflow))
+        let verdict = owns().then(|| shard.check_carried(check, now, &self.overflow));
+        self.cut_windows.note(&mut shard, check.counter.key);
+        verdict
     }
 
     /// The same for one that [`gives back`](Carried::gives_back) while granted hits of its counter
@@ -94,7 +96,9 @@ impl Store {
             return None;
         }
         if outstanding.hits == 0 || !check.gives_back() {
-            return Some((shard.check_carried(check, now, &self.overflow), SmallVec::new()));
+            let verdict = shard.check_carried(check, now, &self.overflow);
+            self.cut_windows.note(&mut shard, check.counter.key);
+            return Some((verdict, SmallVec::new()));
         }
         let counters = std::slice::from_ref(&check.counter);
         let was_open = shard.is_open(check, now);
@@ -106,6 +110,7 @@ impl Store {
             Some(verdict) if !is_counted => *verdict,
             _ => shard.check_single(&check.counter, check.params(now), &self.overflow),
         };
+        self.cut_windows.note(&mut shard, check.counter.key);
         Some((verdict, refunded))
     }
 }
@@ -149,7 +154,7 @@ mod tests {
 
     fn carried(algorithm: Algorithm, hits: i64) -> Carried {
         let quota = Quota::simple(algorithm, 10, Span::from_secs(30)).expect("valid");
-        let key = KeyHasher::new([7; 16]).carried("n", "k", [0, 0]);
+        let key = KeyHasher::new([7; 16]).carried("n", "k", [0; 3]);
         let counter = Counter { key: key.counter(&quota, Mode::Strict, Scope::Region), quota };
         let (hits, behavior) = (Hits::new(hits), Behavior::default());
         Carried { counter, hits, behavior, at: None, resets: false }

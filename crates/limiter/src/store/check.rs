@@ -21,6 +21,7 @@
 use smallvec::SmallVec;
 
 use super::counting_mode::{CheckParams, LocalActor};
+use super::cut_windows::OpenWindow;
 use super::key::{Beside, Counter};
 use super::overflow::{self, Overflow, Placement, refusal};
 use super::queues::Queues;
@@ -95,7 +96,9 @@ impl Store {
         let Some(first) = counters.first() else { return Some(Verdicts::new()) };
         let mut shard = self.lock_for(first.key);
         let params = CheckParams::strict(hits, now);
-        owns().then(|| shard.check(counters, params, &self.overflow))
+        let verdicts = owns().then(|| shard.check(counters, params, &self.overflow));
+        self.cut_windows.note(&mut shard, first.key);
+        verdicts
     }
 
     /// Decides `checks` one after the other as [`Store::check_if`] would, and returns all verdicts:
@@ -120,7 +123,9 @@ impl Store {
             let params = CheckParams { behavior, ..CheckParams::strict(hits, now) };
             shard.check(counters, params, &self.overflow)
         };
-        Some(one_after_the_other(hits, check))
+        let verdicts = one_after_the_other(hits, check);
+        self.cut_windows.note(&mut shard, first.key);
+        Some(verdicts)
     }
 
     /// Like [`Store::check`] for eventual limits: counts for `me`, and queues the keys for
@@ -418,6 +423,7 @@ impl Shard {
             self.refine_for_cost(counter, params);
         }
         let (slot, queues) = self.live_mut(*key, params.now)?;
+        let window = OpenWindow::of(slot);
         let verdict = params.decide(&mut slot.state, quota);
         // A first-hit window has the length of the request at hand. One that is refused takes
         // nothing, and so it does not end the window for requests of a longer one either.
@@ -425,9 +431,13 @@ impl Shard {
         if params.me.is_none() && !is_kept {
             slot.meta = slot.meta.with_expiry(params.expiry(&slot.state, quota));
         }
+        let is_cut = window.is_some_and(|it| params.hits.charge() > 0 && it.is_cut(slot));
         record_charge(slot, queues, quota, params, &verdict);
         if params.refines && may_refine(&slot.state, &verdict) {
             self.refine(counter, params.now);
+        }
+        if is_cut {
+            self.has_cut = true;
         }
         Some(verdict)
     }

@@ -89,6 +89,7 @@ impl Store {
         };
         let verdicts = one_after_the_other(hits, check);
         let granted = ask.and_then(|ask| shard.grant(counters, ask, now));
+        self.cut_windows.note(&mut shard, first.key);
         Some(Leased { verdicts, granted, refunded })
     }
 

@@ -129,7 +129,7 @@ impl KeyHasher {
 
     /// Hashes the name and the key of a request that carries its limit, and `part`, what else tells
     /// its counters apart. Never equals the hash of a descriptor or of a bare key.
-    pub fn carried(&self, name: &str, key: &str, part: [u64; 2]) -> DescriptorHash {
+    pub fn carried(&self, name: &str, key: &str, part: [u64; 3]) -> DescriptorHash {
         let mut sip = SipHasher13::new_with_key(&self.secret);
         sip.write(&(u64::MAX - 1).to_le_bytes());
         write_part(&mut sip, name);

@@ -23,6 +23,7 @@ mod carried;
 mod check;
 mod copies;
 mod counting_mode;
+mod cut_windows;
 mod grants;
 pub mod interventions;
 pub mod key;

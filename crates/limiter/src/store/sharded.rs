@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
+use super::cut_windows::CutWindows;
 use super::key::KeyHash;
 use super::occupancy::{InStore, Occupancy};
 use super::options::Options;
@@ -37,6 +38,7 @@ pub struct Store {
     expire_from: AtomicUsize,
     fine_keys: Arc<FineKeys>,
     pub(super) unconfirmed: Arc<Unconfirmed>,
+    pub(super) cut_windows: CutWindows,
 }
 
 /// A sum over all shards, each read at a slightly different time.
@@ -118,6 +120,7 @@ impl Store {
             expire_from: AtomicUsize::new(0),
             fine_keys: FineKeys::new(0),
             unconfirmed: Arc::default(),
+            cut_windows: CutWindows::default(),
         }
     }
 

@@ -1,0 +1,137 @@
+//! First-hit windows that end earlier than a check before has found.
+//!
+//! A request that carries its limit may name a shorter window than the one before it. The open
+//! window then ends earlier, or has ended and another begins, and nodes that remember a refusal of
+//! the longer one refuse what would pass. So the owner tells them, as after a refund.
+//!
+//! A window is *cut* when a check leaves the slot of an open one with an earlier expiry or a later
+//! opening. A window that ended by itself, and one of which all requests name the same length, is
+//! never cut.
+//!
+//! **Worked example.** A window of an hour, opened at 12:00. At 12:10 a hit of one of 20 minutes
+//! moves its end to 12:20: cut. At 12:15 a hit of one of 10 minutes opens another, until 12:25:
+//! cut. The next hit of 10 minutes at 12:30 opens another: not cut.
+//!
+//! **Bound.** [`KEYS_MAX`] keys, for callers that never take them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use super::key::KeyHash;
+use super::shard::Shard;
+use super::sharded::Store;
+use super::slot::Slot;
+use crate::engine::State;
+use crate::units::Timestamp;
+
+/// Most keys that wait to be taken. A caller that takes them after each check leaves none.
+const KEYS_MAX: usize = 1_024;
+
+/// The keys of windows that were cut, until they are taken.
+#[derive(Debug, Default)]
+pub(super) struct CutWindows {
+    keys: Mutex<Vec<KeyHash>>,
+    /// Whether there are any.
+    has_keys: AtomicBool,
+}
+
+/// An open window before a check.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenWindow {
+    opened: Timestamp,
+    expires: Timestamp,
+}
+
+impl CutWindows {
+    /// Notes `key` if its check, the last one of `shard`, has cut a window.
+    #[inline]
+    pub(super) fn note(&self, shard: &mut Shard, key: KeyHash) {
+        if std::mem::take(&mut shard.has_cut) {
+            self.add(key);
+        }
+    }
+
+    #[cold]
+    fn add(&self, key: KeyHash) {
+        let mut keys = self.keys.lock();
+        if keys.len() < KEYS_MAX {
+            keys.push(key);
+        }
+        self.has_keys.store(true, Ordering::Release);
+    }
+}
+
+impl Store {
+    /// The keys of the windows that were cut since the last call.
+    pub fn take_cut_windows(&self) -> Vec<KeyHash> {
+        let CutWindows { keys, has_keys } = &self.cut_windows;
+        if has_keys.load(Ordering::Acquire) {
+            let mut keys = keys.lock();
+            has_keys.store(false, Ordering::Release);
+            return std::mem::take(&mut *keys);
+        }
+        Vec::new()
+    }
+}
+
+impl OpenWindow {
+    /// That of a slot which has not expired.
+    #[inline]
+    pub(super) fn of(slot: &Slot) -> Option<Self> {
+        match slot.state {
+            State::FirstHitWindow { opened, .. } => {
+                Some(Self { opened, expires: slot.meta.expires() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the check has cut it.
+    pub(super) fn is_cut(self, slot: &Slot) -> bool {
+        let is_another = Self::of(slot).is_none_or(|after| after.opened != self.opened);
+        is_another || slot.meta.expires() < self.expires
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{Mode, Scope};
+    use crate::quota::{Algorithm, Quota};
+    use crate::store::{Counter, CounterKind, KeyHasher, OnFull, Options};
+    use crate::units::{Hits, Span};
+
+    #[test]
+    fn the_worked_example_holds() {
+        let store = Store::new(Options { keys_max: 1_000, on_full: OnFull::Share, shards: None });
+        let hash = KeyHasher::new([7; 16]).carried("n", "k", [0; 3]);
+        let is_cut = |minute, length, hits| {
+            let minutes = |minutes: u64| Span::from_secs(60 * minutes);
+            let window = minutes(length);
+            let quota = Quota::simple(Algorithm::FirstHitWindow, 10, window).expect("valid");
+            let kind = CounterKind::of_any_window(&quota, Mode::Strict, Scope::Region);
+            let counter = Counter { key: hash.counter_of(kind), quota };
+            let now = Timestamp::from_secs(1_767_225_600).plus(minutes(minute));
+            store.check_each_if(&[counter], &[Hits::new(hits)], now, || true);
+            let cut = store.take_cut_windows();
+            assert!(cut.iter().all(|key| *key == counter.key) && cut.len() < 2, "{cut:?}");
+            !cut.is_empty()
+        };
+        let steps = [
+            (0, 60, 1, false),
+            (5, 60, 1, false),
+            (5, 20, 0, false),
+            (10, 20, 1, true),
+            (10, 20, 1, false),
+            (15, 10, 1, true),
+            (30, 10, 1, false),
+            // A longer one, and one that is refused and so changes nothing.
+            (31, 60, 1, false),
+            (32, 30, 100, false),
+        ];
+        for (minute, length, hits, expected) in steps {
+            assert_eq!(is_cut(minute, length, hits), expected, "{hits} hits at minute {minute}");
+        }
+    }
+}

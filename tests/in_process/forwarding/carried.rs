@@ -1,0 +1,165 @@
+//! Limits that requests carry, on several nodes.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tidegate::decide::{CarriedCheck, CarriedVerdict, DecideCarried, VerdictSource};
+use tidegate_limiter::engine::Behavior;
+use tidegate_limiter::policy::{Durability, Mode, Scope};
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::store::{CounterKind, KeyHash};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
+use tidegate_testkit::in_process::{Node, cluster};
+use tokio::time::{Instant, sleep};
+
+use super::bench::{RULES, TIMEOUT, id, patient};
+
+const HOUR: Span = Span::from_secs(3_600);
+
+fn check(unique_key: &str, hits: i64, window: Span) -> CarriedCheck<'_> {
+    CarriedCheck {
+        name: "requests",
+        unique_key,
+        part: [0; 3],
+        quota: Quota::simple(Algorithm::FirstHitWindow, 10, window).expect("valid"),
+        hits: Hits::new(hits),
+        behavior: Behavior::default(),
+        at: None,
+        resets: false,
+        is_leased: false,
+    }
+}
+
+/// Keys that `owner` owns, from the first of this name on.
+fn keys_of(node: &Node, owner: &str, name: &str) -> impl Iterator<Item = String> {
+    let (topology, hasher) = (node.core.topology.load_full(), node.core.hasher.clone());
+    let (owner, name) = (id(owner), name.to_owned());
+    (0..).map(move |number| format!("{name}-{number}")).filter(move |key| {
+        let token = hasher.carried("requests", key, [0; 3]).token();
+        topology.owner(Scope::Region, token) == Some(&owner)
+    })
+}
+
+fn counter_of(node: &Node, key: &str) -> KeyHash {
+    let quota = check(key, 1, HOUR).quota;
+    let kind = CounterKind::of_any_window(&quota, Mode::Strict, Scope::Region);
+    node.core.hasher.carried("requests", key, [0; 3]).counter_of(kind)
+}
+
+async fn decide(node: &Node, checks: &[CarriedCheck<'_>]) -> Vec<CarriedVerdict> {
+    node.core.decider.decide_carried(checks).await
+}
+
+async fn one(node: &Node, check: CarriedCheck<'_>) -> (bool, u32, VerdictSource) {
+    let decided = decide(node, &[check]).await.remove(0);
+    (decided.verdict.allowed, decided.verdict.remaining, decided.source)
+}
+
+async fn three(durability: fn(&mut tidegate::config::Config)) -> Vec<Node> {
+    cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, durability).await
+}
+
+fn replicated(config: &mut tidegate::config::Config) {
+    patient(config);
+    config.gubernator.durability = Durability::Replicated;
+    // What is copied without being waited for comes late.
+    config.cluster.replication_interval = Span::from_secs(1);
+}
+
+/// What was given back leaves nothing to copy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn checks_beside_one_that_gives_back_are_confirmed() {
+    let nodes = three(replicated).await;
+    let a = &nodes[0];
+    let keys: Vec<String> = keys_of(a, "b", "k").take(4).collect();
+    let mut checks: Vec<_> = keys.iter().map(|key| check(key, 1, HOUR)).collect();
+    checks[2].hits = Hits::new(-1);
+    // Of one key: a hit, and back.
+    checks.extend([check(&keys[3], -2, HOUR)]);
+    let decided = decide(a, &checks).await;
+    let seen: Vec<_> = decided.iter().map(|it| (it.verdict.remaining, it.source)).collect();
+    let owner = VerdictSource::Owner;
+    assert_eq!(seen, [(9, owner), (9, owner), (10, owner), (9, owner), (10, owner)]);
+
+    // A reset of an open window counts nothing, and leaves nothing to copy either.
+    let reset = CarriedCheck { resets: true, ..check(&keys[0], 1, HOUR) };
+    assert_eq!(one(a, reset).await, (true, 10, owner));
+    let own = keys_of(a, "a", "own").next().expect("one");
+    assert_eq!(one(a, check(&own, 1, HOUR)).await, (true, 9, VerdictSource::Local));
+    let reset = CarriedCheck { resets: true, ..check(&own, 1, HOUR) };
+    assert_eq!(one(a, reset).await, (true, 10, VerdictSource::Local));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_confirmed_check_is_at_the_replica_of_its_key() {
+    let nodes = three(replicated).await;
+    let a = &nodes[0];
+    let keys: Vec<String> = keys_of(a, "b", "k").take(200).collect();
+    let checks: Vec<_> = keys.iter().map(|key| check(key, 1, HOUR)).collect();
+    let decided = decide(a, &checks).await;
+    assert!(decided.iter().all(|it| it.source == VerdictSource::Owner));
+    let topology = a.core.topology.load_full();
+    let mut replicas = BTreeSet::new();
+    for key in &keys {
+        let counter = counter_of(a, key);
+        let of_key = topology.ring().expect("a ring").replicas(counter.token, 1)[1].clone();
+        let replica = nodes.iter().find(|node| node.core.topology.load().me == of_key);
+        let store = &replica.expect("a node").core.store;
+        assert!(store.get(counter, Timestamp::EPOCH).is_some(), "{key} at {of_key}");
+        replicas.insert(of_key);
+    }
+    assert_eq!(replicas.len(), 2, "of one owner, keys have their copies at both others");
+}
+
+/// The longer window that the refusals were of has ended, so all nodes forget them: the one that
+/// sent the check at once, the others when the owner has told them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_window_that_a_shorter_one_ended_is_refused_nowhere() {
+    let nodes = three(patient).await;
+    let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
+    let mut keys = keys_of(a, "b", "k");
+    // Sent alone, and beside a check of another key, from either of the others.
+    for (sender, is_alone) in [(a, true), (a, false), (b, true), (b, false)] {
+        let key = keys.next().expect("one");
+        let other = keys.next().expect("one");
+        assert!(one(a, check(&key, 10, HOUR)).await.0);
+        for node in [a, c] {
+            assert!(!one(node, check(&key, 1, HOUR)).await.0);
+            let again = one(node, check(&key, 1, HOUR)).await;
+            assert_eq!(again, (false, 0, VerdictSource::NegativeCache));
+        }
+        // The clock passes the end of the shorter window.
+        sleep(Duration::from_millis(3)).await;
+        let short = check(&key, 1, Span::from_millis(2));
+        let checks = [short, check(&other, 1, HOUR)];
+        let decided = decide(sender, if is_alone { &checks[..1] } else { &checks }).await;
+        assert!(decided.iter().all(|it| it.verdict.allowed), "{decided:?}");
+        let (is_allowed, remaining, source) = one(sender, check(&key, 1, HOUR)).await;
+        assert_eq!((is_allowed, remaining), (true, 8), "{source:?}, alone: {is_alone}");
+        let ends = Instant::now() + TIMEOUT;
+        while !one(c, check(&key, 1, HOUR)).await.0 {
+            assert!(Instant::now() < ends, "c goes on to refuse, alone: {is_alone}");
+        }
+    }
+}
+
+/// No window was ended before its time, so no node is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_stay_while_windows_end_by_themselves() {
+    let nodes = three(patient).await;
+    let a = &nodes[0];
+    let mut keys = keys_of(a, "b", "k");
+    let (key, other) = (keys.next().expect("one"), keys.next().expect("one"));
+    assert!(one(a, check(&key, 10, HOUR)).await.0);
+    assert!(!one(a, check(&key, 1, HOUR)).await.0);
+    // Windows of the other key open and end, and a limit that is raised refuses nothing.
+    for _ in 0..5 {
+        assert!(one(a, check(&other, 1, Span::from_millis(1))).await.0);
+        sleep(Duration::from_millis(2)).await;
+    }
+    let quota = Quota::simple(Algorithm::FirstHitWindow, 20, HOUR).expect("valid");
+    let raised = CarriedCheck { quota, ..check(&key, 1, HOUR) };
+    assert_eq!(one(a, raised).await, (true, 9, VerdictSource::Owner));
+    let remembered = one(a, check(&key, 1, HOUR)).await;
+    assert_eq!(remembered, (false, 0, VerdictSource::NegativeCache));
+}
