@@ -639,6 +639,18 @@ async fn intervals_that_begin_together_are_counted_apart() {
 }
 
 #[tokio::test]
+async fn a_look_is_never_over_the_limit() {
+    let node = Node::start("UTC", false).await;
+    for (hits, limit, remaining) in [(8, 10, 2), (0, 5, 0), (0, 8, 0), (0, 9, 1), (0, 0, 0)] {
+        let answer = node.one(Form::Json, request("k", hits, limit, 60_000)).await;
+        assert_eq!((answer.status().as_str_name(), answer.remaining), (UNDER, remaining));
+    }
+    let hit = node.one(Form::Json, request("k", 1, 5, 60_000)).await;
+    assert_eq!(hit.status().as_str_name(), OVER);
+    assert_eq!(node.listener.calls.over_limit.get(), 1);
+}
+
+#[tokio::test]
 async fn the_largest_limit_refuses_beyond_what_was_given_back() {
     let node = Node::start("UTC", false).await;
     let of = |hits| request("k", hits, i64::MAX, 60_000);
@@ -651,18 +663,6 @@ async fn the_largest_limit_refuses_beyond_what_was_given_back() {
         let more = node.one(Form::Grpc, of(hits)).await;
         assert_eq!((more.status().as_str_name(), more.remaining), (OVER, 0), "{hits}");
     }
-}
-
-#[tokio::test]
-async fn a_look_is_never_over_the_limit() {
-    let node = Node::start("UTC", false).await;
-    for (hits, limit, remaining) in [(8, 10, 2), (0, 5, 0), (0, 8, 0), (0, 9, 1), (0, 0, 0)] {
-        let answer = node.one(Form::Json, request("k", hits, limit, 60_000)).await;
-        assert_eq!((answer.status().as_str_name(), answer.remaining), (UNDER, remaining));
-    }
-    let hit = node.one(Form::Json, request("k", 1, 5, 60_000)).await;
-    assert_eq!(hit.status().as_str_name(), OVER);
-    assert_eq!(node.listener.calls.over_limit.get(), 1);
 }
 
 #[tokio::test]

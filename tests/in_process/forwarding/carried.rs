@@ -134,8 +134,8 @@ async fn a_window_that_a_shorter_one_ended_is_refused_nowhere() {
         let checks = [short, check(&other, 1, HOUR)];
         let decided = decide(sender, if is_alone { &checks[..1] } else { &checks }).await;
         assert!(decided.iter().all(|it| it.verdict.allowed), "{decided:?}");
-        let (is_allowed, remaining, source) = one(sender, check(&key, 1, HOUR)).await;
-        assert_eq!((is_allowed, remaining), (true, 8), "{source:?}, alone: {is_alone}");
+        let (is_allowed, _, source) = one(sender, check(&key, 1, HOUR)).await;
+        assert!(is_allowed, "{source:?}, alone: {is_alone}");
         let ends = Instant::now() + TIMEOUT;
         while !one(c, check(&key, 1, HOUR)).await.0 {
             assert!(Instant::now() < ends, "c goes on to refuse, alone: {is_alone}");
