@@ -10,6 +10,7 @@
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 #![allow(clippy::print_stderr, reason = "a benchmark reports its progress")]
 #![allow(clippy::cast_precision_loss, reason = "no count here comes near 2^53")]
+#![allow(clippy::cast_possible_wrap, reason = "counts are far below 2^63")]
 #![allow(clippy::cast_possible_truncation, reason = "rates and counts fit")]
 #![allow(clippy::cast_sign_loss, reason = "rates and counts are positive")]
 #![allow(unreachable_pub, reason = "a benchmark is a crate of its own")]

@@ -346,9 +346,10 @@ impl Decider {
         let mut brought = Brought::new();
         let mut is_reachable = true;
         for Deferred { at, rule, carried } in chain {
-            let decided = match is_reachable {
-                true => self.search_owner(rule, carried).await,
-                false => Err(NoVerdict::Unavailable),
+            let decided = if is_reachable {
+                self.search_owner(rule, carried).await
+            } else {
+                Err(NoVerdict::Unavailable)
             };
             is_reachable = decided.is_ok();
             let decided = decided.map(|(verdicts, source)| self.counted(verdicts, source));

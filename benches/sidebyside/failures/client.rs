@@ -99,7 +99,7 @@ impl Client {
     }
 
     /// Sends messages of requests to a node, one after the other.
-    pub fn ask(&self, node: usize, requests: Vec<RateLimitReq>) -> Vec<RateLimitResp> {
+    pub fn ask(&self, node: usize, requests: &[RateLimitReq]) -> Vec<RateLimitResp> {
         let mut responses = Vec::with_capacity(requests.len());
         for message in requests.chunks(PER_MESSAGE) {
             let message = message.to_vec();

@@ -23,8 +23,11 @@ pub struct Scenario {
     pub exact: String,
     /// Both servers at the same time: it takes long and is no load.
     pub is_at_once: bool,
-    pub run: Box<dyn Fn(&Trial) -> io::Result<String> + Send + Sync>,
+    pub run: Run,
 }
+
+/// Returns what was seen.
+type Run = Box<dyn Fn(&Trial) -> io::Result<String> + Send + Sync>;
 
 /// A scenario with one of the servers.
 pub struct Trial {
@@ -149,7 +152,7 @@ fn owner_killed(trial: &Trial) -> io::Result<String> {
     let half_hits = half.iter().map(|key| hits(key, LIMIT / 2, LIMIT, 0));
     let full_hits = full.iter().map(|key| hits(key, LIMIT, LIMIT, 0));
     // The owner counts its keys itself.
-    refuse_errors(&client.ask(VICTIM, half_hits.chain(full_hits).collect()))?;
+    refuse_errors(&client.ask(VICTIM, &half_hits.chain(full_hits).collect::<Vec<_>>()))?;
 
     let load = SteadyLoad { client: &client, half, full, limit: LIMIT };
     let before = load.run(Duration::from_secs(1), Duration::from_secs(1));
@@ -158,7 +161,7 @@ fn owner_killed(trial: &Trial) -> io::Result<String> {
 
     // Nothing of a key that is not answered.
     let left = |keys: &[String]| -> i64 {
-        client.ask(0, looks(keys, LIMIT)).iter().map(|response| response.remaining).sum()
+        client.ask(0, &looks(keys, LIMIT)).iter().map(|response| response.remaining).sum()
     };
     let again = (after.admitted_full as i64 + left(full)) as f64 / USED_UP as f64;
     let half_admitted = (before.admitted_half + after.admitted_half) as i64;
@@ -253,7 +256,7 @@ fn join(trial: &Trial) -> io::Result<String> {
     cluster.join()?;
     // Each node knows the new one. Time to hand something over, if they do.
     sleep(trial.full_or(Duration::from_secs(5), Duration::from_secs(1)));
-    let after = client.ask(1, one_each(&keys, LIMIT));
+    let after = client.ask(1, &one_each(&keys, LIMIT));
     let (admitted, errors) = (count(&after, is_admitted), count(&after, is_error));
     let percent = crate::render::number(admitted as f64 * 100.0 / KEYS as f64);
     Ok(format!("{admitted} admitted, {percent} %{}", and_errors(errors)))
@@ -289,7 +292,7 @@ fn pause(trial: &Trial, span: Duration) -> io::Result<String> {
         client.deadline = patient;
         // Repeated calls arrive, and an owner that was taken for dead is back.
         sleep(trial.full_or(Duration::from_secs(3), Duration::from_secs(1)));
-        let look = client.ask(0, vec![hits(key, 0, LIMIT, 0)]);
+        let look = client.ask(0, &[hits(key, 0, LIMIT, 0)]);
         refuse_errors(&look)?;
         counted.push((LIMIT - look[0].remaining) as f64);
         admitted.push(count(&responses, is_admitted) as f64);
@@ -339,7 +342,7 @@ fn flood(trial: &Trial) -> io::Result<String> {
         admitted += count(&responses, is_admitted);
         errors += count(&responses, is_error);
     }
-    let after = count(&client.ask(0, one_each(&keys, LIMIT)), is_admitted);
+    let after = count(&client.ask(0, &one_each(&keys, LIMIT)), is_admitted);
     let refused = crate::render::number((new_keys * 3 - admitted - errors) as f64);
     Ok(format!("{after} of the {KEYS} admitted; {refused} new keys refused{}", and_errors(errors)))
 }
@@ -391,9 +394,9 @@ fn partition(trial: &Trial) -> io::Result<String> {
     let names: Vec<&str> = cluster.nodes.iter().map(|node| node.name.as_str()).collect();
     let view = || View {
         owners: (0..3)
-            .map(|node| owners(&names, node, &client.ask(node, looks(&probes, LIMIT))))
+            .map(|node| owners(&names, node, &client.ask(node, &looks(&probes, LIMIT))))
             .collect(),
-        left: (0..3).map(|node| remaining(&client.ask(node, looks(&keys, LIMIT)))).collect(),
+        left: (0..3).map(|node| remaining(&client.ask(node, &looks(&keys, LIMIT)))).collect(),
     };
     let mut last = view();
     while !last.is_one() && begin.elapsed() < watch {
@@ -461,7 +464,7 @@ fn remaining(responses: &[RateLimitResp]) -> Vec<Option<i64>> {
 /// New keys of which the first node says that this one owns them.
 fn owned_by(client: &Client, owner: &str, keys: usize, limit: i64) -> io::Result<Vec<String>> {
     let candidates: Vec<String> = (0..keys * 30).map(|number| key("owned", number)).collect();
-    let responses = client.ask(0, looks(&candidates, limit));
+    let responses = client.ask(0, &looks(&candidates, limit));
     refuse_errors(&responses)?;
     let is_owned =
         |response: &RateLimitResp| response.metadata.get("owner").is_some_and(|name| name == owner);
@@ -480,9 +483,9 @@ fn use_up(client: &Client, keys: &[String], limit: i64) -> io::Result<()> {
     let requests: Vec<_> = keys.iter().map(|key| hits(key, limit, limit, 0)).collect();
     for _ in 0..ATTEMPTS {
         for node in 0..3 {
-            client.ask(node, requests.clone());
+            client.ask(node, &requests);
         }
-        let refused = client.ask(1, one_each(keys, limit));
+        let refused = client.ask(1, &one_each(keys, limit));
         if count(&refused, is_admitted) + count(&refused, is_error) == 0 {
             return Ok(());
         }
@@ -492,7 +495,7 @@ fn use_up(client: &Client, keys: &[String], limit: i64) -> io::Result<()> {
 
 /// Asks every node.
 fn ask_all(client: &Client, requests: &[RateLimitReq]) -> io::Result<()> {
-    (0..3).try_for_each(|node| refuse_errors(&client.ask(node, requests.to_vec())))
+    (0..3).try_for_each(|node| refuse_errors(&client.ask(node, requests)))
 }
 
 /// Where no errors are expected, one ends the scenario.

@@ -63,6 +63,7 @@ struct Service {
 }
 
 type Started = Result<Service, String>;
+type Start<'a> = Box<dyn Fn() -> io::Result<Service> + 'a>;
 
 /// All targets, running.
 pub struct Services {
@@ -176,7 +177,6 @@ pub fn measure_memory(plan: &Plan, folder: &Path) -> Table {
         let setting = Setting::new(folder)?.with_gubernator().with("limits.keys_max", 2 * keys);
         setting.start()
     };
-    type Start<'a> = Box<dyn Fn() -> io::Result<Service> + 'a>;
     let local = Api::Carried(Behavior::Batching);
     let starts: [(&str, Api, Shape, Start<'_>); 5] = [
         (

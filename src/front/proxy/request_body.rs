@@ -23,6 +23,7 @@ use super::in_flight::AtServer;
 pub(super) struct Progress(Mutex<State>);
 
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct State {
     /// When a part passed last.
     last: Instant,

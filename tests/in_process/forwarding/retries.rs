@@ -464,7 +464,7 @@ fn carried_key(node: &Node, owner: &str) -> String {
         let token = node.core.hasher.carried(NAME, key, [0; 3]).token();
         topology.owner(Scope::Region, token) == Some(&id(owner))
     };
-    (0..).map(|number| format!("account-{number}")).find(is_owned).unwrap()
+    (0..10_000).map(|number| format!("account-{number}")).find(is_owned).unwrap()
 }
 
 fn carried_check(unique_key: &str, hits: i64) -> CarriedCheck<'_> {
