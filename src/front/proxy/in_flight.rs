@@ -2,17 +2,13 @@
 //! for it, have ended.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::adaptive_limit::Slot;
+use super::at_server::{AtServer, Load};
 use super::request_body::Upload;
 use crate::decide::Place;
-
-/// Requests at one server; clones share the count.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Load(Arc<AtomicUsize>);
 
 /// Counts as a request until it is dropped.
 #[derive(Debug)]
@@ -24,27 +20,10 @@ pub(super) struct InFlight {
     upload: Option<Upload>,
 }
 
-/// What a request takes up of its server until the bodies of both sides have ended.
-#[derive(Debug)]
-pub(super) struct AtServer {
-    load: Load,
-    /// Its place among those of its server, if they are limited.
-    slot: Option<Slot>,
-    /// One of the requests at all servers.
-    _permit: Arc<OwnedSemaphorePermit>,
-}
-
-impl Load {
-    pub(super) fn get(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 impl InFlight {
     pub(super) fn new(load: &Load, slot: Option<Slot>, permit: &Arc<OwnedSemaphorePermit>) -> Self {
-        load.0.fetch_add(1, Ordering::Relaxed);
-        let at_server = AtServer { load: load.clone(), slot, _permit: Arc::clone(permit) };
-        Self { at_server: Arc::new(at_server), place: None, upload: None }
+        let at_server = Arc::new(AtServer::new(load, slot, permit));
+        Self { at_server, place: None, upload: None }
     }
 
     /// To be held for as long as the client sends.
@@ -53,14 +32,14 @@ impl InFlight {
     }
 
     pub(super) fn slot(&self) -> Option<&Slot> {
-        self.at_server.slot.as_ref()
+        self.at_server.slot()
     }
 
     /// The server has switched to another protocol: what passes now is not a request.
     pub(super) fn is_tunnel(&mut self) {
         // A request with a body does not switch, so nothing else holds it.
         if let Some(at_server) = Arc::get_mut(&mut self.at_server) {
-            at_server.slot = None;
+            at_server.is_tunnel();
         }
     }
 
@@ -84,11 +63,5 @@ impl InFlight {
         if let Some(place) = &mut self.place {
             place.is_done();
         }
-    }
-}
-
-impl Drop for AtServer {
-    fn drop(&mut self) {
-        self.load.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -26,6 +26,7 @@ pub mod headers;
 
 mod access_log;
 mod adaptive_limit;
+mod at_server;
 mod connector;
 mod failure;
 mod gradient;

@@ -14,9 +14,9 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tower::BoxError;
 
+use super::at_server::AtServer;
 use super::connector::Closer;
 use super::headers;
-use super::in_flight::AtServer;
 
 /// How far the body of a request has come; read while its response is awaited.
 #[derive(Debug)]

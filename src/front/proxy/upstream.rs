@@ -21,11 +21,12 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::adaptive_limit::{AdaptiveLimit, Outcome, Slot};
+use super::at_server::Load;
 use super::connector::{Connector, HTTP1, HTTP2, ServerTls};
 use super::failure::{Failure, UpstreamStats};
 use super::headers;
 use super::health::{Change, EJECTED_FOR, Health, Use};
-use super::in_flight::{InFlight, Load};
+use super::in_flight::InFlight;
 use super::request_body::{Progress, RequestBody, Upload};
 use super::response_body::ServerBody;
 use super::tunnel::Switch;

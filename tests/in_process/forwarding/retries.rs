@@ -217,7 +217,9 @@ async fn carried_checks_whose_connection_broke_are_sent_again_to_the_same_start(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn carried_checks_of_one_key_wait_once_for_an_owner_that_is_not_there() {
     let authority = authority();
-    let (a, _y, _key) = beside_an_owner_by_hand(&authority).await;
+    let (a, y, _key) = beside_an_owner_by_hand(&authority).await;
+    // Only z owns the key, which a does not reach.
+    holds(&y, Ranges::EMPTY, None);
     let unique_key = carried_key(&a, "z");
     let attempts = async |checks: usize| {
         let before = count(&a, |counters| &counters.retried);

@@ -20,7 +20,6 @@ use parking_lot::Mutex;
 
 use super::key::KeyHash;
 use super::shard::Shard;
-use super::sharded::Store;
 use super::slot::Slot;
 use crate::engine::State;
 use crate::units::Timestamp;
@@ -52,6 +51,17 @@ impl CutWindows {
         }
     }
 
+    /// Those that were cut since the last call.
+    #[inline]
+    pub(super) fn take(&self) -> Vec<KeyHash> {
+        if !self.has_keys.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut keys = self.keys.lock();
+        self.has_keys.store(false, Ordering::Release);
+        std::mem::take(&mut *keys)
+    }
+
     #[cold]
     fn add(&self, key: KeyHash) {
         let mut keys = self.keys.lock();
@@ -59,19 +69,6 @@ impl CutWindows {
             keys.push(key);
         }
         self.has_keys.store(true, Ordering::Release);
-    }
-}
-
-impl Store {
-    /// The keys of the windows that were cut since the last call.
-    pub fn take_cut_windows(&self) -> Vec<KeyHash> {
-        let CutWindows { keys, has_keys } = &self.cut_windows;
-        if has_keys.load(Ordering::Acquire) {
-            let mut keys = keys.lock();
-            has_keys.store(false, Ordering::Release);
-            return std::mem::take(&mut *keys);
-        }
-        Vec::new()
     }
 }
 
@@ -99,7 +96,7 @@ mod tests {
     use super::*;
     use crate::policy::{Mode, Scope};
     use crate::quota::{Algorithm, Quota};
-    use crate::store::{Counter, CounterKind, KeyHasher, OnFull, Options};
+    use crate::store::{Counter, CounterKind, KeyHasher, OnFull, Options, Store};
     use crate::units::{Hits, Span};
 
     #[test]

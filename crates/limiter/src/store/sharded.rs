@@ -124,6 +124,12 @@ impl Store {
         }
     }
 
+    /// The keys of first-hit windows that ended earlier than checks before had found, since the
+    /// last call.
+    pub fn take_cut_windows(&self) -> Vec<KeyHash> {
+        self.cut_windows.take()
+    }
+
     /// Strict keys of a `sliding_window_counter` without sub-windows have a fine window near their
     /// limit ([`fine_window`](crate::engine::fine_window)), at most `max` keys at a time. Without
     /// this call, and beyond `max`, a key has two counts.
