@@ -122,7 +122,7 @@ impl Gubernator {
         Ok(usize::try_from(peers).unwrap_or_default())
     }
 
-    /// Waits until this node knows so many nodes.
+    /// Waits until the member list of this node has `nodes` entries, its own included.
     pub fn wait_for_peers(&self, nodes: usize) -> io::Result<()> {
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
