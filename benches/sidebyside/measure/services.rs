@@ -30,6 +30,7 @@ pub const CARRIED: [(&str, &str); 3] = [
 pub const ONE: &str = "services-1";
 pub const HUNDRED: &str = "services-100";
 
+const LIMITADOR: &str = "Limitador";
 const KEYS: u64 = 10_000;
 /// Of one check each.
 const SINGLE: Shape = Shape { connections: 12, depth: 8, checks: 1 };
@@ -114,25 +115,8 @@ pub fn measure(plan: &Plan, services: &Services) -> Table {
                  *eventual* and `GLOBAL` of Gubernator are counted on the spot and sent later. \
                  `GLOBAL` at tidegate is leased. Limitador counts in the memory of one node.";
     let mut table = table(ONE, "Limiters as services, one check per call", about, &COLUMNS);
-    let Services { tidegate, tidegate_carried, gubernator, ratelimit, limitador } = services;
-    let (local, global) = (Api::Carried(Behavior::Batching), Api::Carried(Behavior::Global));
-    let cases = [
-        ("tidegate", &tidegate[0], Api::RateLimit(STRICT)),
-        (CARRIED[0].0, &tidegate_carried[0], local),
-        (CARRIED[0].1, &gubernator[0], local),
-        ("Limitador", limitador, Api::RateLimit(STRICT)),
-        ("envoyproxy/ratelimit and Redis", &ratelimit[0], Api::RateLimit(STRICT)),
-        ("tidegate, strict, 3 nodes", &tidegate[1], Api::RateLimit(STRICT)),
-        (CARRIED[1].0, &tidegate_carried[1], local),
-        (CARRIED[1].1, &gubernator[1], local),
-        ("envoyproxy/ratelimit, 3 instances, and Redis", &ratelimit[1], Api::RateLimit(STRICT)),
-        ("tidegate, leased, 3 nodes", &tidegate[1], Api::RateLimit(LEASED)),
-        ("tidegate, eventual, 3 nodes", &tidegate[1], Api::RateLimit(EVENTUAL)),
-        (CARRIED[2].0, &tidegate_carried[1], global),
-        (CARRIED[2].1, &gubernator[1], global),
-    ];
-    let cases = cases.map(|(name, started, api)| case(plan, name, started, api, SINGLE));
-    interleave(&mut table, plan.rounds, cases.into());
+    let cases = cases(services).map(|(name, started, api)| case(plan, name, started, api, SINGLE));
+    interleave(&mut table, plan.rounds, cases.collect());
     table
 }
 
@@ -141,12 +125,22 @@ pub fn measure_batches(plan: &Plan, services: &Services) -> Table {
     let about = "As above, with 100 checks per call and 16 calls in flight. Latency is that of a \
                  call. Limitador checks one descriptor's limits for each call.";
     let mut table = table(HUNDRED, "Limiters as services, 100 checks per call", about, &COLUMNS);
-    let Services { tidegate, tidegate_carried, gubernator, ratelimit, .. } = services;
+    let cases = cases(services)
+        .filter(|(name, ..)| *name != LIMITADOR)
+        .map(|(name, started, api)| case(plan, name, started, api, BATCHES));
+    interleave(&mut table, plan.rounds, cases.collect());
+    table
+}
+
+/// The rows of both tables, in their order.
+fn cases(services: &Services) -> impl Iterator<Item = (&'static str, &Started, Api)> {
+    let Services { tidegate, tidegate_carried, gubernator, ratelimit, limitador } = services;
     let (local, global) = (Api::Carried(Behavior::Batching), Api::Carried(Behavior::Global));
-    let cases = [
+    [
         ("tidegate", &tidegate[0], Api::RateLimit(STRICT)),
         (CARRIED[0].0, &tidegate_carried[0], local),
         (CARRIED[0].1, &gubernator[0], local),
+        (LIMITADOR, limitador, Api::RateLimit(STRICT)),
         ("envoyproxy/ratelimit and Redis", &ratelimit[0], Api::RateLimit(STRICT)),
         ("tidegate, strict, 3 nodes", &tidegate[1], Api::RateLimit(STRICT)),
         (CARRIED[1].0, &tidegate_carried[1], local),
@@ -156,10 +150,8 @@ pub fn measure_batches(plan: &Plan, services: &Services) -> Table {
         ("tidegate, eventual, 3 nodes", &tidegate[1], Api::RateLimit(EVENTUAL)),
         (CARRIED[2].0, &tidegate_carried[1], global),
         (CARRIED[2].1, &gubernator[1], global),
-    ];
-    let cases = cases.map(|(name, started, api)| case(plan, name, started, api, BATCHES));
-    interleave(&mut table, plan.rounds, cases.into());
-    table
+    ]
+    .into_iter()
 }
 
 /// Resident memory for each key, of new servers.
@@ -193,7 +185,7 @@ pub fn measure_memory(plan: &Plan, folder: &Path) -> Table {
             Box::new(|| Ok(Service::of_gubernator(&[gubernator::start(folder)?]))),
         ),
         (
-            "Limitador",
+            LIMITADOR,
             Api::RateLimit(STRICT),
             SINGLE,
             Box::new(|| {
