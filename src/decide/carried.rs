@@ -328,7 +328,7 @@ impl Decider {
             checks.iter().map(|it| cache.ticket(it.carried.counter.key.token)).collect();
         // A refusal asks for what is granted back, if one of the checks is leased.
         let leased = checks.iter().find(|it| it.rule.mode == Mode::Leased);
-        let answer = match leased.or(checks.first()) {
+        let answer = match leased.or_else(|| checks.first()) {
             Some(first) => self.call_once(owner, first.rule, checks).await,
             None => return Brought::new(),
         };

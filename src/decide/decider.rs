@@ -384,12 +384,7 @@ impl Decider {
     }
 
     /// Does what needs no other node.
-    pub(super) fn begin(
-        &self,
-        check: &PlannedCheck,
-        mut hits: Hits,
-        now: Timestamp,
-    ) -> Step {
+    pub(super) fn begin(&self, check: &PlannedCheck, mut hits: Hits, now: Timestamp) -> Step {
         let PlannedCheck { rule, counters, .. } = check;
         if let Some(verdicts) = blocked_by_hand::refusals(check, now) {
             return Step::Done(self.counted(verdicts, VerdictSource::Blocked));

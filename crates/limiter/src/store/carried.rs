@@ -271,11 +271,14 @@ mod tests {
             assert_eq!(remaining(store, of(-3, hour), NOW), 10);
         };
         let open = |store: &Store| assert_eq!(remaining(store, of(3, hour), NOW), 7);
-        let before: [(&str, &dyn Fn(&Store)); 4] =
-            [("ended", &ended), ("reset", &reset), ("given back", &given_back), ("open", &open)];
-        for (what, before) in before {
+        for what in ["ended", "reset", "given back", "open"] {
             let store = store();
-            before(&store);
+            match what {
+                "ended" => ended(&store),
+                "reset" => reset(&store),
+                "given back" => given_back(&store),
+                _ => open(&store),
+            }
             let now = NOW.plus(millis(700));
             let refused = store.check_carried_if(&drain, now, || true).expect("owned");
             assert_eq!((refused.allowed, refused.remaining), (false, 0), "{what}");
