@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! checks, in order ─▶ decided here? ─ yes ─▶ verdict
-//!                          └─ no ─┬─ leased and in use, or alone ─▶ as any check: combined, granted
+//!                          └─ no ─┬─ leased, in use; or alone ─▶ as any check: combined, granted
 //!                                 └─ several ─▶ one call to each owner, in order (Call::Carried)
 //! ```
 //!

@@ -269,7 +269,9 @@ impl HeldGrants {
         let Some(key) = limits.key() else { return false };
         let mut shard = self.shard(key).lock();
         if let Some(held) = shard.held.get(&key) {
-            return !held.grants.is_empty() || held.checks >= WORTH_CHECKS;
+            // A check of the share of another region waits for long.
+            let is_worth = limits.is_share || held.checks >= WORTH_CHECKS;
+            return is_worth || !held.grants.is_empty();
         }
         if let Some(held) = self.enter(&mut shard, key, limits, monotonic) {
             held.checks = 1;
