@@ -561,27 +561,26 @@ impl Decider {
     ) -> Option<Verdict> {
         let Shared { node, grant_ledger, peers, .. } = &*self.shared;
         let key = check.counter.key;
-        if peers.is_none() {
+        let counters = std::slice::from_ref(&check.counter);
+        if peers.is_none() || !check.gives_back() {
             let owns = || node.ownership.decides(rule.scope, key.token);
-            let verdict = node.store.check_carried_if(check, now, owns)?;
+            let decide = || node.store.check_carried_if(check, now, owns);
+            let is_refused = |verdict: &Verdict| !verdict.allowed;
+            let verdict = grant_ledger.note_refusals(counters, now, decide, is_refused)?;
             self.announce_carried(check, rule.scope);
             return Some(verdict);
         }
-        let counters = std::slice::from_ref(&check.counter);
         let (of_others, since) = self.unknown_grants(rule.scope, now);
         let unknown = if rule.is_leased { of_others } else { UnknownGrants::default() };
         let owns = || self.decides_since(rule.scope, key.token, since);
         let charged = grant_ledger.enter(counters, None, now, |_, outstanding| {
-            let (result, refunded) = if check.gives_back() {
-                let outstanding = unknown.beside(counters, outstanding);
-                let outstanding = outstanding.first().copied().unwrap_or_default();
-                node.store.check_carried_beside_if(check, outstanding, now, owns)?
-            } else {
-                (node.store.check_carried_if(check, now, owns)?, SmallVec::new())
-            };
+            let outstanding = unknown.beside(counters, outstanding);
+            let outstanding = outstanding.first().copied().unwrap_or_default();
+            let (result, refunded) =
+                node.store.check_carried_beside_if(check, outstanding, now, owns)?;
             Some(Charged { result, is_refused: !result.allowed, granted: None, refunded })
         })?;
-        if check.gives_back() && of_others.until.is_some() {
+        if of_others.until.is_some() {
             self.recall_from_all(key);
         }
         if check.resets {

@@ -148,9 +148,24 @@ impl GrantLedger {
         Some(charged)
     }
 
-    /// Whether nothing is entered.
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.load(Ordering::Relaxed) == 0
+    /// Decides checks that ask for no grant by `decide`, and notes a refusal: the sender caches it,
+    /// and has to hear of hits that come back. Without any grant it takes no lock.
+    pub(super) fn note_refusals<T>(
+        &self,
+        counters: &[Counter],
+        now: Timestamp,
+        decide: impl FnOnce() -> Option<T>,
+        is_refused: impl Fn(&T) -> bool,
+    ) -> Option<T> {
+        if self.entries.load(Ordering::Relaxed) == 0 {
+            return decide();
+        }
+        let charged = self.enter(counters, None, now, |_, _| {
+            let result = decide()?;
+            let is_refused = is_refused(&result);
+            Some(Charged { result, is_refused, granted: None, refunded: SmallVec::new() })
+        });
+        charged.map(|charged| charged.result)
     }
 
     /// How many nodes hold grants of this key.

@@ -174,7 +174,7 @@ impl Decider {
         }
     }
 
-    /// Asks every node for what it holds of a key, whoever granted it.
+    /// Asks every node for what it holds of a key, granted by this owner or by one before.
     pub(super) fn recall_from_all(&self, key: KeyHash) {
         let Some(Peers { mesh, .. }) = &self.shared.peers else { return };
         for peer in mesh.peers().iter().filter(|peer| peer.version >= COMBINED_CHECKS) {

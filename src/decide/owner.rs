@@ -22,7 +22,7 @@ use tidegate_ownership::identity::{Generation, NodeId, node_actor};
 
 use super::decider::Decider;
 use super::dedup_cache::Once;
-use super::grant_ledger::{Charged, Holder};
+use super::grant_ledger::Holder;
 use super::limits::Limits;
 
 /// The part of a deadline for which the verdicts of a call wait until a replica has its grant.
@@ -188,16 +188,9 @@ impl Decider {
         hits: &[Hits],
         now: Timestamp,
     ) -> Option<Verdicts> {
-        let grant_ledger = &self.shared.grant_ledger;
-        if grant_ledger.is_empty() {
-            return self.decide_each_if_owned(limits, hits, now);
-        }
-        let charged = grant_ledger.enter(&limits.counters, None, now, |_, _| {
-            let result = self.decide_each_if_owned(limits, hits, now)?;
-            let is_refused = result.iter().any(|verdict| !verdict.allowed);
-            Some(Charged { result, is_refused, granted: None, refunded: SmallVec::new() })
-        });
-        charged.map(|charged| charged.result)
+        let decide = || self.decide_each_if_owned(limits, hits, now);
+        let is_refused = |verdicts: &Verdicts| verdicts.iter().any(|verdict| !verdict.allowed);
+        self.shared.grant_ledger.note_refusals(&limits.counters, now, decide, is_refused)
     }
 
     fn announce_refunds(&self, limits: &Limits, hits: &[Hits]) {

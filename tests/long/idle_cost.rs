@@ -5,7 +5,6 @@
 //! `scripts/check-long idle` runs it with the release build.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::time::Duration;
 
 use tidegate::admin::report::{MapMemberState, Votes};
@@ -35,8 +34,6 @@ const STARTED_AT_ONCE: usize = 4;
 /// Connections, first copies and the end of the last change are not what is measured.
 const SETTLES_FOR: Duration = Duration::from_secs(5);
 const MEASURED_FOR: Duration = Duration::from_secs(20);
-/// The kernel counts processor time in hundredths of a second.
-const TICKS_PER_SECOND: f64 = 100.0;
 /// Percent of a core of a member that does not vote.
 const CPU_MAX: f64 = 2.0;
 /// Bytes of pings and maps that such a member sends, in the largest cluster, of those in the
@@ -155,11 +152,7 @@ async fn measure(cluster: &Cluster) -> BTreeMap<String, Spent> {
             let both = (messages, bytes[&kind]);
             (kind, both)
         });
-        let stat = fs::read_to_string(format!("/proc/{}/stat", node.pid())).unwrap();
-        // After the name, which is in parentheses: state is the third field, utime the 14th.
-        let fields = stat.rsplit_once(") ").unwrap().1.split(' ');
-        let ticks: f64 = fields.skip(11).take(2).map(|ticks| ticks.parse::<f64>().unwrap()).sum();
-        let cpu_s = ticks / TICKS_PER_SECOND;
+        let cpu_s = node.cpu_seconds();
         all.insert(node.id.clone(), Spent { at: Instant::now(), cpu_s, sent: sent.collect() });
     }
     all

@@ -6,8 +6,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::thread;
 use std::time::Duration;
-use std::{fs, thread};
 
 use tidegate_testkit::loadgen::grpc::Grpc;
 use tidegate_testkit::loadgen::{Clients, End, Keys, Pace, Protocol, Run, Spread};
@@ -36,8 +36,6 @@ const CONNECTIONS: usize = 48;
 /// Each with the page and without it.
 const ROUNDS: u32 = 8;
 const ROUND: Duration = Duration::from_secs(5);
-/// The kernel counts processor time in hundredths of a second.
-const TICKS_PER_SECOND: f64 = 100.0;
 /// Percent of a core.
 const PAGE_MAX: f64 = 1.0;
 /// What a page that reads nothing may add: the buffers of its connection and one picture.
@@ -60,9 +58,9 @@ fn measure(cluster: &Cluster) {
             end: End::After(ROUND),
             spread: Spread::Even,
         };
-        let before: f64 = cluster.nodes.iter().map(cpu_seconds).sum();
+        let before: f64 = cluster.nodes.iter().map(Node::cpu_seconds).sum();
         let result = clients.run(&run, |_| {}).unwrap();
-        let spent: f64 = cluster.nodes.iter().map(cpu_seconds).sum::<f64>() - before;
+        let spent: f64 = cluster.nodes.iter().map(Node::cpu_seconds).sum::<f64>() - before;
         assert_eq!(result.failed, 0, "checks failed");
         (100.0 * spent / result.took.as_secs_f64(), result.rate())
     };
@@ -99,15 +97,6 @@ fn measure(cluster: &Cluster) {
     );
     assert!(median < PAGE_MAX, "a page costs {median:.2} % of a core");
     assert!(grown < GROWTH_MAX, "the nodes grew by {grown} bytes");
-}
-
-/// Of a node since its start.
-fn cpu_seconds(node: &Node) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", node.pid())).unwrap();
-    // After the name, which is in parentheses: state is the third field, utime the 14th.
-    let fields = stat.rsplit_once(") ").unwrap().1.split(' ');
-    fields.skip(11).take(2).map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>()
-        / TICKS_PER_SECOND
 }
 
 /// A client of `/events`.

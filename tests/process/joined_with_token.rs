@@ -165,7 +165,6 @@ async fn a_revoked_node_is_refused_by_all_and_its_keys_move() {
     cluster.one_view().await;
 }
 
-/// Three nodes, of which the first signs, and the address at which it does.
 /// Whole days until the signer of a node expires.
 async fn days_of_signer(node: &Node, expected: u64) {
     let condition = async || match node.metric("tidegate_signer_expires_seconds").await / 86_400 {
@@ -175,6 +174,7 @@ async fn days_of_signer(node: &Node, expected: u64) {
     until(&format!("the signer lasts for {expected} days"), PATIENCE, condition).await;
 }
 
+/// Three nodes, of which the first signs, and the address at which it does.
 async fn signing(sets: &[&str]) -> (Cluster, String) {
     let mut cluster = Cluster::start(TIDEGATE, OPTIONS).await;
     let pki = cluster.dir.path().join("pki");

@@ -273,7 +273,7 @@ fn uncounted(limit: u32, size: u32, hits: Hits, now: Timestamp) -> RateLimitResp
 /// The response to a check.
 pub fn response(shown: &Shown, decided: &CarriedVerdict) -> RateLimitResp {
     let Shown { form, limit, hits, resets } = *shown;
-    let CarriedVerdict { verdict, now, source, owner } = decided;
+    let CarriedVerdict { verdict, now, owner, .. } = decided;
     let was_reset = resets && verdict.reset.is_zero() && verdict.allowed;
     let reset_time = match form {
         _ if was_reset => 0,
@@ -310,8 +310,7 @@ pub fn response(shown: &Shown, decided: &CarriedVerdict) -> RateLimitResp {
     } else {
         Status::UnderLimit
     });
-    let is_of_owner = matches!(source, VerdictSource::Owner | VerdictSource::NegativeCache);
-    if let Some(owner) = owner.as_ref().filter(|_| is_of_owner) {
+    if let Some(owner) = owner {
         response.metadata.insert("owner".to_owned(), owner.to_string());
     }
     response

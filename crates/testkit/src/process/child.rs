@@ -17,6 +17,7 @@ pub struct Process {
 
 /// Lines of the log that a failure prints.
 const TAIL_LINES: usize = 40;
+const TICKS_PER_SECOND: f64 = 100.0;
 
 impl Process {
     /// Starts `command` and appends its output to `log`.
@@ -59,6 +60,15 @@ impl Process {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         let kib = line.split_whitespace().next().unwrap();
         kib.parse::<u64>().unwrap() * 1024
+    }
+
+    /// Processor time since its start, which the kernel counts in hundredths of a second.
+    pub fn cpu_seconds(&self) -> f64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        // After the name, which is in parentheses: state is the third field, utime the 14th.
+        let fields = stat.rsplit_once(") ").unwrap().1.split(' ');
+        let ticks = fields.skip(11).take(2).map(|ticks| ticks.parse::<f64>().unwrap());
+        ticks.sum::<f64>() / TICKS_PER_SECOND
     }
 
     /// SIGKILL. Returns when the process has ended.

@@ -321,6 +321,11 @@ impl Node {
         self.process.as_ref().expect("it runs").resident_bytes()
     }
 
+    /// Processor time since its start.
+    pub fn cpu_seconds(&self) -> f64 {
+        self.process.as_ref().expect("it runs").cpu_seconds()
+    }
+
     /// Waits for its end after [`Node::terminate`] and returns its exit code.
     pub async fn exit_code(&mut self, within: Duration) -> Option<i32> {
         let process = self.process.as_mut().expect("it runs");
