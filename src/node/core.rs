@@ -324,8 +324,9 @@ impl Core {
         Ok(())
     }
 
-    /// Announces that this node is draining and hands its ranges with their counts to peers. From
-    /// then on they decide its keys, and this node forwards to them.
+    /// Announces that this node is draining and hands its ranges with their counts to peers, after
+    /// other members that drain have done so. From then on they decide its keys, and this node
+    /// forwards to them.
     ///
     /// Ends when all is handed over, after `cluster.handover_timeout`, or after ten seconds without
     /// progress. Ranges that could not be handed over stay here; the last node of a region keeps
@@ -347,14 +348,17 @@ impl Core {
         self.decider.give_all_back().await;
         let Some(joined) = &self.joined else { return Ok(()) };
         let decided = self.ownership.owned_ranges().decides.clone();
-        joined.gossip.publish(|own| own.state = MemberState::Draining);
         joined.membership.leave(false);
         if let Some(global) = &joined.global {
             global.membership.leave(true);
         }
         let limits = Limits { patience, timeout: self.handover_timeout };
         let driver = &joined.ownership_driver;
-        let handed_over = handover::until_complete(driver, &self.store, &decided, limits).await;
+        // Until it is this node's turn it owns what it owned, for other regions too.
+        let announce = || joined.gossip.publish(|own| own.state = MemberState::Draining);
+        let handed_over =
+            handover::until_complete(driver, &self.store, &decided, limits, announce).await;
+        announce();
         if handed_over.is_ok() {
             until_others_vote(joined).await;
             joined.membership.leave(true);

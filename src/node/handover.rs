@@ -1,4 +1,5 @@
 //! How long a draining node hands over its ranges: as long as it makes progress, within a bound.
+//! Several that drain do so one after the other, so it may have to wait for its turn.
 //!
 //! A fixed time would be too short for a million counts over a long link, and too long where no
 //! peer takes anything. Progress is a count that is copied or a range that is handed over.
@@ -9,6 +10,8 @@ use std::time::Duration;
 use tidegate_cluster::ownership::Driver;
 use tidegate_limiter::store::{Cursor, KeyHash, Store};
 use tidegate_limiter::units::Timestamp;
+use tidegate_ownership::autopilot::DRAIN_TURN_MAX;
+use tidegate_ownership::cluster_map::MapState;
 use tidegate_ownership::ranges::Ranges;
 use tokio::time::Instant;
 
@@ -31,11 +34,13 @@ pub enum GivenUp {
 }
 
 const POLL: Duration = Duration::from_millis(10);
+/// How long the voters let a member wait for its turn.
+const TURN_MAX: Duration = DRAIN_TURN_MAX.to_std();
 /// How often progress is logged.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Waits until `driver` has handed over everything. `decided` are the ranges that this node decided
-/// when it began to leave.
+/// when it began to leave. `begins` is called when it is this node's turn.
 ///
 /// # Errors
 ///
@@ -45,6 +50,7 @@ pub(super) async fn until_complete(
     store: &Store,
     decided: &Ranges,
     limits: Limits,
+    begins: impl Fn(),
 ) -> Result<(), GivenUp> {
     let read = || {
         let counters = &driver.counters;
@@ -53,11 +59,17 @@ pub(super) async fn until_complete(
     };
     let (start, before) = (Instant::now(), read());
     let (mut progress, mut progress_at, mut logged_at) = (before, start, start);
-    let mut keys = None;
+    let (mut keys, mut has_begun) = (None, false);
     while driver.is_up() || !driver.has_transferred_all() {
         tokio::time::sleep(POLL).await;
         let (current, now) = (read(), Instant::now());
-        if current != progress {
+        let has_turn = !driver.is_up();
+        if has_turn && !has_begun {
+            has_begun = true;
+            begins();
+        }
+        let waits = !has_turn && now - start < TURN_MAX && others_drain(driver);
+        if waits || current != progress {
             (progress, progress_at) = (current, now);
         }
         if now - progress_at >= limits.patience {
@@ -78,6 +90,10 @@ pub(super) async fn until_complete(
         }
     }
     Ok(())
+}
+
+fn others_drain(driver: &Driver) -> bool {
+    driver.map().present().any(|member| member.state == MapState::Draining)
 }
 
 /// How many strict keys have their tokens in `ranges`.

@@ -767,15 +767,18 @@ impl Golden {
     }
 }
 
+/// The version of the protocol in which edges came.
+const EDGES: u8 = 5;
+
 /// The version of the protocol in which a message came. Later ones write it in the same way.
 fn released_with(name: &str) -> u8 {
     match name {
         _ if name.contains("combined") => COMBINED_CHECKS,
+        _ if name.contains("call_edge") => EDGES,
         _ if [
             "reserve",
             "commit",
             "reservation",
-            "call_edge",
             "intervention",
             "snapshot",
             "revocation",

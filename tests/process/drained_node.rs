@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
+use tidegate::admin::report::MapMemberState;
 use tidegate_testkit::process::{Cluster, ClusterOptions, Load, Node, THREE};
 use tidegate_testkit::wait::until;
 use tokio_util::sync::CancellationToken;
@@ -112,6 +113,82 @@ async fn sigterm_completes_all_requests_in_flight() {
     // A planned leave costs no fallback: the rest are owners that were late.
     println!("{policy} of {answers} responses by on_unavailable");
     assert!(policy * 100 < answers, "{policy} of {answers} responses by on_unavailable");
+}
+
+/// Three of five at once, as when a StatefulSet gets fewer replicas: one drains after the other,
+/// no request fails, and every count is kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_are_to_go_at_once_drain_one_after_the_other() {
+    const KEYS: usize = 40;
+    const BEFORE: usize = 7;
+    let options = ClusterOptions {
+        nodes: &["n1", "n2", "n3", "n4", "n5"],
+        rules: "
+domain: load
+descriptors:
+  - {key: user, rate_limit: {unit: day, requests_per_unit: 100000000}, durability: replicated, on_unavailable: deny}
+  - {key: few, rate_limit: {unit: day, requests_per_unit: 20}, durability: replicated, on_unavailable: deny}
+",
+        // Others vote in the place of those that go.
+        sets: &["cluster.deadline=1s", "cluster.voters_from=auto"],
+        has_disks: true,
+        ..ClusterOptions::default()
+    };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
+    let keys: Vec<String> = (0..KEYS).map(|number| format!("few-{number}")).collect();
+    for key in &keys {
+        assert_eq!(cluster.admitted(&[0, 1, 2, 3, 4], "load", "few", key, BEFORE).await, BEFORE);
+    }
+    let (stop, stop_leaving) = (CancellationToken::new(), CancellationToken::new());
+    let (mut load, mut leaving) = (Load::new(), Load::new());
+    for node in &cluster.nodes[..2] {
+        load.add(4, node.http, &stop);
+    }
+    for node in &cluster.nodes[2..] {
+        leaving.add(2, node.http, &stop_leaving);
+    }
+    let busy = async || match cluster.verdicts("owner").await {
+        0..500 => Err("too few requests".to_owned()),
+        _ => Ok(()),
+    };
+    until("the load runs", Duration::from_secs(30), busy).await;
+    // The endpoints go first, as in Kubernetes.
+    stop_leaving.cancel();
+    let mut results = leaving.results().await;
+
+    for node in &mut cluster.nodes[2..] {
+        node.terminate();
+    }
+    let mut drained = Vec::new();
+    let watched = async || {
+        let mut members = cluster.nodes[0].map().await?.members;
+        // A voter that has left keeps its vote while too few others could vote.
+        members.retain(|it| it.state != MapMemberState::Lost);
+        let draining: Vec<_> =
+            members.iter().filter(|it| it.state == MapMemberState::Draining).collect();
+        assert!(draining.len() <= 1, "at the same time: {draining:?}");
+        for member in draining {
+            if drained.last() != Some(&member.node) {
+                drained.push(member.node.clone());
+            }
+        }
+        if members.len() == 2 { Ok(()) } else { Err(format!("{members:?}")) }
+    };
+    until("two members are left", Duration::from_secs(60), watched).await;
+    println!("drained in this order: {drained:?}");
+    for node in &mut cluster.nodes[2..] {
+        assert_eq!(node.exit_code(Duration::from_secs(30)).await, Some(0));
+    }
+
+    stop.cancel();
+    results.extend(load.results().await);
+    for (listener, seen) in results {
+        println!("{listener}: {}", seen.summary());
+        assert_eq!(seen.errors, Vec::<String>::new(), "{listener}");
+    }
+    for key in &keys {
+        assert_eq!(cluster.admitted(&[0, 1], "load", "few", key, 20).await, 20 - BEFORE, "{key}");
+    }
 }
 
 /// Its peers are stopped and take nothing.

@@ -402,11 +402,12 @@ impl Membership {
         if !is_own(&self.map.borrow()) {
             return Reply::Done;
         }
+        let now = self.now();
         self.as_leader(|state| {
             if is_empty {
                 state.autopilot.has_left(member);
             } else {
-                state.autopilot.drain_requested(member);
+                state.autopilot.drain_requested(now, member);
             }
         })
     }
@@ -795,7 +796,7 @@ impl Membership {
             if is_empty {
                 state.autopilot.has_left(member.id);
             }
-            state.autopilot.drain_requested(member.id);
+            state.autopilot.drain_requested(self.now(), member.id);
             return Vec::new();
         }
         let others = || own.present().filter(|one| one.identity != self.me);

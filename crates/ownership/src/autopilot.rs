@@ -107,7 +107,8 @@ pub struct Complaints {
 pub struct Autopilot {
     settings: Settings,
     joins: BTreeMap<NodeId, JoinRequest>,
-    drains: BTreeSet<MemberId>,
+    /// Since when members want to drain that do not drain yet.
+    drains: BTreeMap<MemberId, Monotonic>,
     /// Drained members that hold nothing any more.
     left: BTreeSet<MemberId>,
     /// Evicted members to be forgotten now.
@@ -134,6 +135,9 @@ pub struct Autopilot {
 /// How much longer than [`HomeRules::absent_max`] the order to strike off a region is valid while
 /// the region has members. An order that never expires would move keys at a later fault.
 const ORDER_AGE_MAX: Span = Span::from_secs(60);
+/// The longest time for which a member that wants to drain waits until others have drained. What
+/// stops a node has a bound, and handing over may take long: those that still wait go together.
+pub const DRAIN_TURN_MAX: Span = Span::from_secs(20);
 /// How long a new member has to stay before it may vote.
 const STABLE_AFTER: Span = Span::from_secs(5);
 /// Members named in one report; the others follow with later ones.
@@ -144,7 +148,7 @@ impl Autopilot {
         Self {
             settings,
             joins: BTreeMap::new(),
-            drains: BTreeSet::new(),
+            drains: BTreeMap::new(),
             left: BTreeSet::new(),
             forgets: BTreeSet::new(),
             complaints: BTreeMap::new(),
@@ -168,10 +172,11 @@ impl Autopilot {
         }
     }
 
-    /// A member is going to leave.
-    pub fn drain_requested(&mut self, member: MemberId) {
+    /// A member is going to leave. It drains when it is its turn, for which it waits no longer than
+    /// [`DRAIN_TURN_MAX`].
+    pub fn drain_requested(&mut self, now: Monotonic, member: MemberId) {
         if self.drains.len() < MAP_MEMBERS_MAX {
-            self.drains.insert(member);
+            self.drains.entry(member).or_insert(now);
         }
     }
 
@@ -241,7 +246,7 @@ impl Autopilot {
             map.members.iter().map(|member| (member.id, member.state)).collect();
         let state = |id: &MemberId| states.get(id).copied();
         let is_present_id = |id: &MemberId| state(id).is_some_and(|state| state != MapState::Down);
-        self.drains.retain(|id| state(id) == Some(MapState::Up));
+        self.drains.retain(|id, _| state(id) == Some(MapState::Up));
         self.left.retain(is_present_id);
         self.forgets.retain(|id| state(id) == Some(MapState::Down));
         let age_max = self.settings.complaint_age;
@@ -356,8 +361,9 @@ impl Autopilot {
     }
 
     fn drain_and_remove(&self, now: Monotonic, next: &mut ClusterMap) {
+        let turns = self.drain_turns(now, next);
         for member in &mut next.members {
-            if member.state == MapState::Up && self.drains.contains(&member.id) {
+            if turns.contains(&member.id) {
                 member.state = MapState::Draining;
             }
         }
@@ -373,6 +379,26 @@ impl Autopilot {
             }
         };
         next.members.retain(|member| !is_over(member));
+    }
+
+    /// The members that begin to drain: one after the other, the newest first, so that the owner of
+    /// a key and the holder of its copy do not leave together. At once where none stays that could
+    /// take something over.
+    fn drain_turns(&self, now: Monotonic, map: &ClusterMap) -> BTreeSet<MemberId> {
+        let up = || map.members.iter().filter(|member| member.state == MapState::Up);
+        let since = |member: &MapMember| Some((member.id, *self.drains.get(&member.id)?));
+        let waiting: BTreeMap<MemberId, Monotonic> = up().filter_map(since).collect();
+        let none_stays = waiting.len() == up().count();
+        let holds = |member: &MapMember| {
+            member.state == MapState::Draining && !self.left.contains(&member.id)
+        };
+        let is_turn_taken = map.members.iter().any(holds);
+        let newest = waiting.keys().next_back().copied().filter(|_| !is_turn_taken);
+        let begins = |(id, since): &(MemberId, Monotonic)| {
+            let is_over = now >= since.plus(DRAIN_TURN_MAX);
+            none_stays || is_over || newest == Some(*id) || self.left.contains(id)
+        };
+        waiting.into_iter().filter(begins).map(|(id, _)| id).collect()
     }
 
     /// Ends a joint phase, or begins one when other members should vote.
@@ -526,6 +552,7 @@ impl Autopilot {
         };
         let may_vote = |member: &&MapMember| {
             is_up(member)
+                && !self.drains.contains_key(&member.id)
                 && (current.contains(&member.identity)
                     || succeeds_a_voter(member)
                     || is_stable(member))
@@ -568,9 +595,10 @@ impl Autopilot {
     /// Whether a voter that is gone, or is about to leave, need not be waited for any more.
     fn may_be_replaced(&self, now: Monotonic, map: &ClusterMap, voter: &Identity) -> bool {
         // One without an entry has left, or is a founder that has not been admitted yet.
-        let is_leaving = map
-            .get(&voter.node)
-            .is_some_and(|member| member.identity == *voter && member.state == MapState::Draining);
+        let is_leaving = map.get(&voter.node).is_some_and(|member| {
+            let leaves = member.state == MapState::Draining || self.drains.contains_key(&member.id);
+            member.identity == *voter && leaves
+        });
         let gone = self.gone.get(voter);
         is_leaving || gone.is_some_and(|since| now >= since.plus(self.settings.replace_after))
     }
@@ -700,6 +728,16 @@ mod tests {
                 zone: name.split_once('-').map_or("", |(zone, _)| zone).to_owned(),
                 versions: self.versions,
             });
+        }
+
+        fn drain(&mut self, id: MemberId) {
+            self.autopilot.drain_requested(ms(self.now), id);
+        }
+
+        fn draining(&self) -> String {
+            let drains = |member: &&MapMember| member.state == MapState::Draining;
+            let names = self.map.present().filter(drains).map(|it| it.identity.node.as_str());
+            names.collect::<Vec<_>>().join(" ")
         }
 
         fn die(&mut self, name: &str) {
@@ -985,17 +1023,71 @@ mod tests {
         four.join("d", 1);
         four.run(8 * SECOND);
         let c = four.id("c");
-        four.autopilot.drain_requested(c);
+        four.drain(c);
         four.run(2 * SECOND);
         assert_eq!((four.present(), four.voters()), ("a b c d".into(), "a1 b1 d1".into()));
         four.autopilot.has_left(c);
         four.run(50);
         assert_eq!((four.present(), four.map.get(&node("c"))), ("a b d".into(), None));
         let b = four.id("b");
-        four.autopilot.drain_requested(b);
+        four.drain(b);
         four.autopilot.has_left(b);
         four.run(60 * SECOND);
         assert_eq!((four.present(), four.voters()), ("a d".into(), "a1 b1 d1".into()));
+    }
+
+    #[test]
+    fn members_drain_one_after_the_other() {
+        let mut six = Fixture::founded(settings(5, &[]), &["a", "b", "c"]);
+        for name in ["d", "e", "f"] {
+            six.join(name, 1);
+            six.run(SECOND);
+        }
+        six.run(8 * SECOND);
+        let [d, e, f] = ["d", "e", "f"].map(|name| six.id(name));
+        for id in [e, d, f] {
+            six.drain(id);
+        }
+        six.run(4 * SECOND);
+        assert_eq!(six.draining(), "f", "the newest");
+        assert_eq!(six.voters(), "a1 b1 c1", "those that stay vote, also for d and e");
+        six.autopilot.has_left(f);
+        six.run(50);
+        assert_eq!((six.present(), six.draining()), ("a b c d e".into(), "e".into()));
+        // One that does not hand over is evicted, as ever, and the next one drains.
+        six.die("e");
+        six.run(SECOND);
+        assert_eq!((six.present(), six.draining()), ("a b c d".into(), "d".into()));
+    }
+
+    #[test]
+    fn a_member_waits_for_its_turn_to_drain_within_a_bound() {
+        let mut four = Fixture::founded(settings(3, &[]), &["a", "b", "c"]);
+        four.join("d", 1);
+        four.run(8 * SECOND);
+        let [c, d] = ["c", "d"].map(|name| four.id(name));
+        four.drain(d);
+        four.run(50);
+        for _ in 0..DRAIN_TURN_MAX.as_millis_ceil() / SECOND {
+            // It asks again and again.
+            four.drain(c);
+            assert_eq!(four.draining(), "d");
+            four.run(SECOND);
+        }
+        assert_eq!(four.draining(), "c d");
+    }
+
+    #[test]
+    fn members_of_whom_none_stays_drain_at_once() {
+        let mut three = Fixture::founded(settings(3, &[]), &["a", "b", "c"]);
+        let [a, b, c] = ["a", "b", "c"].map(|name| three.id(name));
+        three.drain(b);
+        three.drain(c);
+        three.run(50);
+        assert_eq!(three.draining(), "c");
+        three.drain(a);
+        three.run(50);
+        assert_eq!(three.draining(), "a b c");
     }
 
     #[test]

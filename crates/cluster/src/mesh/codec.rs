@@ -19,10 +19,10 @@ use crate::encoding;
 
 /// The newest version that this node speaks. `tidegate_next_wire` is set for the test of upgrades
 /// only: a release that is one version ahead.
-pub const VERSION: u8 = if cfg!(tidegate_next_wire) { 6 } else { 5 };
+pub const VERSION: u8 = if cfg!(tidegate_next_wire) { 7 } else { 6 };
 
-/// The versions that this node speaks: its own and the one before.
-pub const VERSIONS: Versions = Versions { lowest: VERSION - 1, highest: VERSION };
+/// The versions that this node speaks.
+pub const VERSIONS: Versions = Versions { lowest: 4, highest: VERSION };
 
 /// The first version with [`Call::CombinedCheck`](super::wire::Call::CombinedCheck). What came
 /// before has the same layout in all versions from 4 on.
@@ -33,29 +33,29 @@ pub const COMBINED_CHECKS: u8 = 5;
 pub const RESTS: u8 = 5;
 
 /// The first version with reservations: [`Call::Reserve`](super::wire::Call::Reserve), and states
-/// of them.
-pub const RESERVATIONS: u8 = 5;
+/// of them. Development versions of 5 had some of another layout.
+pub const RESERVATIONS: u8 = 6;
 
 /// The first version with
 /// [`Algorithm::FirstHitWindow`](tidegate_limiter::quota::Algorithm::FirstHitWindow), and states of
 /// it.
-pub const FIRST_HIT_WINDOWS: u8 = 5;
+pub const FIRST_HIT_WINDOWS: u8 = 6;
 
 /// The first version with [`Call::Interventions`](super::wire::Call::Interventions).
-pub const INTERVENTIONS: u8 = 5;
+pub const INTERVENTIONS: u8 = 6;
 
 /// The first version with [`Call::Snapshot`](super::wire::Call::Snapshot).
-pub const SNAPSHOTS: u8 = 5;
+pub const SNAPSHOTS: u8 = 6;
 
 /// The first version with [`Call::Revocations`](super::wire::Call::Revocations) and
 /// [`Call::Certificate`](super::wire::Call::Certificate).
-pub const REVOCATIONS: u8 = 5;
+pub const REVOCATIONS: u8 = 6;
 
 /// The first version with [`Call::TracedCheck`](super::wire::Call::TracedCheck).
-pub const TRACED_CHECKS: u8 = 5;
+pub const TRACED_CHECKS: u8 = 6;
 
 /// The first version with [`Call::Carried`](super::wire::Call::Carried).
-pub const CARRIED_CHECKS: u8 = 5;
+pub const CARRIED_CHECKS: u8 = 6;
 
 /// The version of the frames of every hello and its answer, whatever follows them: their layout
 /// never changes, so that nodes of all versions can tell each other what they speak.
