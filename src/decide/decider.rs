@@ -384,30 +384,41 @@ impl Decider {
     }
 
     /// Does what needs no other node.
-    pub(super) fn begin(&self, check: &PlannedCheck, mut hits: Hits, now: Timestamp) -> Step {
+    pub(super) fn begin(&self, check: &PlannedCheck, hits: Hits, now: Timestamp) -> Step {
+        match self.begin_uncounted(check, hits, now) {
+            Step::Done((verdicts, source)) => Step::Done(self.counted(verdicts, source)),
+            step => step,
+        }
+    }
+
+    /// The same, for what is not to be in the metrics.
+    #[inline]
+    pub(super) fn begin_uncounted(
+        &self,
+        check: &PlannedCheck,
+        mut hits: Hits,
+        now: Timestamp,
+    ) -> Step {
         let PlannedCheck { rule, counters, .. } = check;
         if let Some(verdicts) = blocked_by_hand::refusals(check, now) {
-            return Step::Done(self.counted(verdicts, VerdictSource::Blocked));
+            return Step::Done((verdicts, VerdictSource::Blocked));
         }
         if rule.mode == Mode::Eventual {
-            let verdicts = self.decide_eventual(check, hits, now);
-            return Step::Done(self.counted(verdicts, VerdictSource::Local));
+            return Step::Done((self.decide_eventual(check, hits, now), VerdictSource::Local));
         }
         match self.begin_divided(check, hits, now) {
-            Some(Begun::Done((verdicts, source))) => {
-                return Step::Done(self.counted(verdicts, source));
-            }
+            Some(Begun::Done(decided)) => return Step::Done(decided),
             Some(Begun::Open(divided)) => return Step::Divided(divided),
             None => {}
         }
         let owner_term = self.owner_term(rule.durability, counters, rule.scope);
         let owned = if rule.mode == Mode::Leased && self.shared.peers.is_some() {
             let limits = check.limits();
-            if let Some((verdicts, source)) = self.decide_if_granted(&limits, hits, now) {
-                return Step::Done(self.counted(verdicts, source));
+            if let Some(decided) = self.decide_if_granted(&limits, hits, now) {
+                return Step::Done(decided);
             }
             match self.refund_if_granted(&limits, hits, now) {
-                Ok((verdicts, source)) => return Step::Done(self.counted(verdicts, source)),
+                Ok(decided) => return Step::Done(decided),
                 Err(rest) => hits = rest,
             }
             self.decide_leased_if_owned(&limits, hits, now).map(|(verdicts, may_end_early)| {
@@ -424,16 +435,31 @@ impl Decider {
             if self.needs_replica(rule.durability, hits, &verdicts) {
                 return Step::Confirm(verdicts, owner_term);
             }
-            return Step::Done(self.counted(verdicts, VerdictSource::Local));
+            return Step::Done((verdicts, VerdictSource::Local));
         }
         match self.shared.negative_cache.recall(counters, hits, now) {
-            Some(verdicts) => Step::Done(self.counted(verdicts, VerdictSource::NegativeCache)),
+            Some(verdicts) => Step::Done((verdicts, VerdictSource::NegativeCache)),
             None => Step::Forward(hits),
         }
     }
 
     /// Does what needs other nodes.
     pub(super) async fn finish(
+        &self,
+        check: &PlannedCheck,
+        hits: Hits,
+        step: Step,
+        now: Timestamp,
+    ) -> Decided {
+        let (verdicts, source) = match step {
+            Step::Done(decided) => return decided,
+            step => self.finish_uncounted(check, hits, step, now).await,
+        };
+        self.counted(verdicts, source)
+    }
+
+    /// The same, for what is not to be in the metrics.
+    pub(super) async fn finish_uncounted(
         &self,
         check: &PlannedCheck,
         hits: Hits,
@@ -462,7 +488,7 @@ impl Decider {
             Step::Divided(divided) => self.finish_divided(check, *divided, now).await,
         };
         match decided {
-            Ok((verdicts, source)) => self.counted(verdicts, source),
+            Ok(decided) => decided,
             Err(reason) => {
                 if reason == NoVerdict::Unconfirmed {
                     self.shared.counters.unconfirmed.fetch_add(1, Ordering::Relaxed);
@@ -471,7 +497,7 @@ impl Decider {
                 let Shared { node, .. } = &*self.shared;
                 let topology = node.topology.load();
                 let verdicts = fallback::decide(check, hits, &topology, &node.store, now);
-                self.counted(verdicts, VerdictSource::Fallback)
+                (verdicts, VerdictSource::Fallback)
             }
         }
     }

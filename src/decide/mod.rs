@@ -42,6 +42,7 @@ mod all_or_nothing;
 mod blocked_by_hand;
 mod blocked_sources;
 mod carried;
+mod carried_stats;
 mod check;
 mod combiner;
 mod decider;

@@ -1,9 +1,9 @@
-//! What the counters of a descriptor hold, for an operator to see: nothing is charged, and no
-//! statistic of a rule counts it, unless no owner answers.
+//! What the counters of a descriptor hold, for an operator to see: nothing is charged, and neither
+//! the verdicts of the metrics nor a statistic of a rule count it. An owner that is asked counts it
+//! as any check of a peer, and the rule an owner that does not answer.
 //!
 //! Of a leased limit whose regions share it, this is the share that the key has here.
 
-use std::iter;
 use std::sync::Arc;
 
 use tidegate_limiter::descriptor::{Descriptor, Entry};
@@ -44,8 +44,8 @@ impl Decider {
         let hits = Hits::PEEK;
         let request = CheckRequest { domain, descriptors: &descriptors, hits, for_envoy: false };
         let check = planner.plan(&request).pop().flatten().filter(PlannedCheck::has_limits)?;
-        let decided = self.decide_each(iter::once((&check, hits)), now).await;
-        let (verdicts, source) = decided.into_iter().next()?;
+        let step = self.begin_uncounted(&check, hits, now);
+        let (verdicts, source) = self.finish_uncounted(&check, hits, step, now).await;
         Some(Peeked { rule: check.rule, verdicts, source })
     }
 }

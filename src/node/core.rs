@@ -231,14 +231,16 @@ impl Core {
             config.resp.mode.unwrap_or(config.defaults.mode),
             config.defaults.on_unavailable,
         );
-        let carried_rule = |mode| {
+        let carried_rule = |id: &str, mode| {
             let config::Gubernator { on_unavailable, durability, .. } = config.gubernator;
             let on_unavailable = on_unavailable.unwrap_or(config.defaults.on_unavailable);
-            Arc::new(Rule { durability, ..Rule::of_clients(mode, on_unavailable) })
+            let rule = Rule::of_clients(mode, on_unavailable);
+            Arc::new(Rule { id: id.into(), durability, ..rule })
         };
         let carried_rules = decide::CarriedRules {
-            strict: carried_rule(policy::Mode::Strict),
-            leased: carried_rule(policy::Mode::Leased),
+            // No rule of a file has such an id: they begin with a domain and a dot.
+            strict: carried_rule("gubernator", policy::Mode::Strict),
+            leased: carried_rule("gubernator-global", policy::Mode::Leased),
         };
         let blocked_sources = BlockedSources::of(&config.blocked_sources, &config.auth);
         let blocked_sources = blocked_sources.map(Arc::new);

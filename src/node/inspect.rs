@@ -30,7 +30,7 @@ use crate::admin::report::{
 };
 use crate::admin::snapshot::{self, KeyRefusals, NodeSnapshot, SelfReport};
 use crate::config::Config;
-use crate::decide::regions_sharing;
+use crate::decide::{CarriedRules, regions_sharing};
 use crate::observe::Health;
 use crate::observe::samples::{RuleSample, sum_up_beyond};
 use crate::reload::certificates;
@@ -69,7 +69,7 @@ impl Inspect for View {
             not_ready: self.health.ready().err(),
             members: self.member_reports(),
             rule_book: self.rule_book_report(&book),
-            rules: rules(&book, RULES_MAX),
+            rules: rules(&self.core, &book, RULES_MAX),
             store: self.store_report(),
             edges: edges(&self.core),
             follows: follows(&self.core),
@@ -161,7 +161,7 @@ impl View {
                 transferring_to: transferring.iter().map(ToString::to_string).collect(),
                 clock: self.clock_report(),
             },
-            rules: rules(&book, snapshot::RULES_MAX),
+            rules: rules(core, &book, snapshot::RULES_MAX),
             refused_keys: refused.collect(),
         }
     }
@@ -257,10 +257,13 @@ impl View {
     }
 }
 
-/// The `max` rules that were checked most, those checked most first, and the sum of the others.
-fn rules(book: &Book, max: usize) -> Vec<RuleReport> {
+/// The `max` rules that were checked most, those checked most first, and the sum of the others. The
+/// rules of limits that requests carry are among them.
+fn rules(core: &Core, book: &Book, max: usize) -> Vec<RuleReport> {
+    let CarriedRules { strict, leased } = core.decider.carried_rules();
     let mut samples: Vec<(RuleSample, Mode)> = book
         .rules()
+        .chain([strict, leased])
         .map(|rule| (RuleSample { id: rule.id.clone(), counts: rule.stats.read() }, rule.mode))
         .filter(|(sample, _)| sample.counts.checks() > 0)
         .collect();

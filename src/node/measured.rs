@@ -1,4 +1,4 @@
-//! The decider with the metrics of one listener.
+//! The decider with the metrics of one listener, and of limits that requests carry.
 
 use std::sync::Arc;
 
@@ -89,6 +89,7 @@ impl DecideCarried for Measured {
     async fn decide_carried(&self, checks: &[CarriedCheck<'_>]) -> Vec<CarriedVerdict> {
         let start = self.clock.monotonic();
         let decided = self.decider.decide_carried(checks).await;
+        self.decider.count_carried(checks, &decided);
         let took = self.clock.monotonic().since(start);
         let allowed = decided.iter().filter(|it| it.verdict.allowed).count() as u64;
         self.count(took, decided.len() as u64, allowed);

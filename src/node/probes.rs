@@ -16,7 +16,7 @@ use crate::compat::envoy_ratelimit::statistics::Source;
 use crate::compat::envoy_ratelimit::statistics::prometheus::{Form, collector};
 use crate::compat::gubernator::metrics as gubernator_metrics;
 use crate::config::Config;
-use crate::decide::BlockedSources;
+use crate::decide::{BlockedSources, CarriedRules};
 use crate::front::proxy::UpstreamStats;
 use crate::front::serve::ListenerStats;
 use crate::front::stats::Counter;
@@ -95,13 +95,16 @@ impl NodeProbes {
         }
         let upstreams = Arc::<UpstreamStats>::default();
         let passed_on = upstreams.clone();
-        let cell = core.book.clone();
+        let (cell, decider) = (core.book.clone(), core.decider.clone());
+        let has_carried = config.gubernator.grpc.or(config.gubernator.http).is_some();
         metrics.watch_rules(move || {
             let sample = |rule: &Arc<tidegate_rules::rule::Rule>| RuleSample {
                 id: rule.id.clone(),
                 counts: rule.stats.read(),
             };
-            cell.load().rules().map(sample).collect()
+            let CarriedRules { strict, leased } = decider.carried_rules();
+            let carried = [strict, leased].into_iter().filter(|_| has_carried);
+            carried.chain(cell.load().rules()).map(sample).collect()
         });
         metrics.watch(move || {
             let mut readings = Readings::default();

@@ -2,9 +2,11 @@
 //! request arrives.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidegate::decide::VerdictSource;
+use tidegate::decide::{Counters, VerdictSource};
+use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::units::Span;
 use tidegate_ownership::membership::{MemberState, View};
@@ -33,6 +35,26 @@ descriptors:
     mode: eventual
     rate_limit: {unit: day, requests_per_unit: 1000}
 ";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_operator_looks_at_is_no_verdict() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, bench::patient).await;
+    let node = &nodes[0];
+    let counted = || {
+        let Counters { local, forwarded, cached, fallback, granted, blocked, .. } =
+            node.core.decider.counters();
+        [local, forwarded, cached, fallback, granted, blocked].map(|it| it.load(Ordering::Relaxed))
+    };
+    for owner in ["a", "b"] {
+        let value = bench::value_of(node, "strict", owner);
+        assert!(node.check("strict", &value).await.allowed);
+        let before = counted();
+        let entries = [Entry { key: "strict", value: &value }];
+        let peeked = node.core.decider.peek("test", &entries).await.expect("it has a limit");
+        assert_eq!(peeked.verdicts[0].remaining, 19, "{owner}");
+        assert_eq!(counted(), before, "{owner}");
+    }
+}
 
 /// All nodes send a strict key's hits to one owner, which admits exactly the limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

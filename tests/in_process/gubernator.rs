@@ -697,6 +697,55 @@ async fn every_call_and_every_request_of_it_is_counted() {
 }
 
 #[tokio::test]
+async fn messages_that_cannot_be_read_are_bad_requests() {
+    let node = Node::start("UTC", false).await;
+    let refused = || node.listener.stats.refused.get();
+    let invalid = [&[0, 0, 0, 0, 2][..], &[0x0a, 0x05]].concat();
+    let cut = vec![0, 0, 0, 0, 9, 0x0a];
+    let compressed = vec![1, 0, 0, 0, 0];
+    let mut expected = 0;
+    for method in ["GetRateLimits", "HealthCheck", "LiveCheck"] {
+        for body in [&invalid, &cut, &compressed, &Vec::new()] {
+            let request = Request::post(format!("/pb.gubernator.V1/{method}"));
+            let request = request.body(Full::new(Bytes::from(body.clone()))).expect("a request");
+            let response = node.listener.call(request).await;
+            assert_eq!(response.headers()["grpc-status"], "13", "{method} {body:?}");
+            expected += 1;
+            assert_eq!(refused(), expected, "{method} {body:?}");
+        }
+    }
+    node.post("{").await;
+    assert_eq!(refused(), expected + 1);
+}
+
+/// Nothing is kept of it, so the next request has the whole limit again.
+#[tokio::test]
+async fn without_a_duration_there_is_nothing_to_drain() {
+    let node = Node::start("UTC", false).await;
+    for form in [Form::Grpc, Form::Json] {
+        for of in [request, bucket] {
+            let drain = RateLimitReq { behavior: 32, ..of("k", 11, 10, 0) };
+            let refused = node.one(form, drain).await;
+            assert_eq!((refused.status().as_str_name(), refused.remaining), (OVER, 10));
+            let next = node.one(form, of("k", 1, 10, 0)).await;
+            assert_eq!((next.status().as_str_name(), next.remaining), (UNDER, 9));
+        }
+    }
+}
+
+/// A rate is stored as a whole number for a second, or for somewhat more.
+#[tokio::test]
+async fn a_bucket_gets_at_most_four_tokens_a_nanosecond() {
+    let node = Node::start("UTC", false).await;
+    let of = |hits| bucket("fast", hits, 100_000_000, 10);
+    let all = node.one(Form::Grpc, of(100_000_000)).await;
+    assert_eq!((all.status().as_str_name(), all.remaining), (UNDER, 0));
+    node.pass(10);
+    // 4,294,967,295 a second.
+    assert_eq!(node.one(Form::Grpc, of(0)).await.remaining, 42_949_672);
+}
+
+#[tokio::test]
 async fn flags_without_a_counterpart_change_nothing() {
     let node = Node::start("UTC", false).await;
     for (behavior, remaining) in [(0, 9), (1, 8), (16, 7), (2, 6), (2 | 16 | 1, 5), (1 << 20, 4)] {
@@ -728,8 +777,9 @@ async fn health_says_who_is_there_and_why_not() {
     assert_eq!(status, 200);
     assert_eq!(health["status"], "healthy");
     assert_eq!(health["advertise_address"], "127.0.0.1:1051");
-    let peers = health["local_peers"].as_array().expect("a list").len();
-    assert_eq!(health["peer_count"], peers);
+    let peers = health["local_peers"].as_array().expect("a list");
+    assert_eq!(health["peer_count"], peers.len());
+    assert_eq!(peers[0]["grpc_address"], "127.0.0.1:1051", "it has no mesh");
     let path = "/pb.gubernator.V1/HealthCheck";
     let over_grpc: HealthCheckResp = node.grpc(path, HealthCheckReq {}).await.expect("healthy");
     assert_eq!(over_grpc.status, "healthy");

@@ -1,12 +1,14 @@
 //! Clients of Gubernator in front of three nodes: any of them, in any order, over gRPC and JSON.
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
 use http::uri::PathAndQuery;
 use serde_json::{Value, json};
+use tidegate::admin::snapshot::ClusterSnapshot;
 use tidegate_proto::gubernator::{
     Algorithm, GetRateLimitsReq, GetRateLimitsResp, RateLimitReq, RateLimitResp,
 };
@@ -239,6 +241,34 @@ async fn global_requests_are_never_over_the_limit() {
         assert!(admitted <= usize::try_from(LIMIT).expect("positive"), "{admitted}");
         assert!(admitted >= 450, "{admitted}");
     }
+}
+
+/// The sums from which `tidegate top` and the dashboard take their rates.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hits_of_clients_are_in_the_sums_of_the_cluster() {
+    let cluster = Cluster::start(TIDEGATE, OPTIONS).await;
+    let client = Client::of(&cluster);
+    for turn in 0..30 {
+        let global = RateLimitReq { behavior: 2, ..hit("global", 1, 1_000) };
+        client.ask(turn % 2 == 0, vec![hit("strict", 1, 20), global]).await;
+    }
+    let url = format!("http://{}", cluster.nodes[0].admin);
+    let mut top = Command::new(TIDEGATE);
+    let run = top.env_clear().args(["top", "--once", "--json", "--url", &url]).output();
+    let run = run.expect("it runs");
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let snapshot: ClusterSnapshot = serde_json::from_slice(&run.stdout).expect("a snapshot");
+    let rules = snapshot.rules.iter().map(|it| {
+        let counts = it.counts;
+        (&*it.rule, it.mode.as_deref(), counts.checks(), counts.allowed, counts.denied)
+    });
+    let mut rules: Vec<_> = rules.collect();
+    rules.sort_unstable();
+    let expected = [
+        ("gubernator", Some("strict"), 30, 20, 10),
+        ("gubernator-global", Some("leased"), 30, 30, 0),
+    ];
+    assert_eq!(rules, expected);
 }
 
 /// `scripts/check-long names` invents a million.

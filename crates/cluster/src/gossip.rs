@@ -285,12 +285,26 @@ impl Gossip {
             let next = View::new(others.chain([own.clone()]));
             let is_new = next != *view;
             if is_new {
-                let epoch = format_args!("{:016x}", next.fingerprint());
-                tracing::info!(members = next.members().len(), %epoch, "membership changed");
+                log_change(view, &next);
                 *view = next;
             }
             is_new
         });
+    }
+}
+
+/// Who is a member is of interest to operators. What members publish of themselves, such as the
+/// fingerprint of rules that were reloaded, changes often, at all of them.
+fn log_change(before: &View, next: &View) {
+    if !next.has_members_of(before) {
+        let epoch = format_args!("{:016x}", next.fingerprint());
+        tracing::info!(members = next.members().len(), %epoch, "membership changed");
+        return;
+    }
+    for member in next.members().iter().filter(|member| before.get(&member.id) != Some(*member)) {
+        let Member { id, rule_book, http, has_lease, .. } = member;
+        let rule_book = format_args!("{rule_book:016x}");
+        tracing::debug!(%id, %rule_book, ?http, has_lease, "a member published a change");
     }
 }
 

@@ -90,6 +90,22 @@ impl View {
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
+
+    /// Whether the same starts of the same nodes are members of `other`, in the same states and
+    /// places. What else they publish about themselves may differ.
+    pub fn has_members_of(&self, other: &Self) -> bool {
+        let memberships = self.members.iter().map(Member::membership);
+        memberships.eq(other.members.iter().map(Member::membership))
+    }
+}
+
+impl Member {
+    /// All but what changes while it is a member: its rules, its listener, its lease.
+    fn membership(&self) -> (&NodeId, Generation, SocketAddr, &str, &str, MemberState) {
+        let Self { id, generation, addr, region, zone, state, rule_book: _, http: _, has_lease: _ } =
+            self;
+        (id, *generation, *addr, region, zone, *state)
+    }
 }
 
 fn fingerprint_of(members: &[Member]) -> u64 {
@@ -141,5 +157,26 @@ mod tests {
             View::new([member("a", 1, MemberState::Up), member("b", 1, MemberState::Draining)]);
         assert_eq!(one.fingerprint(), restarted.fingerprint());
         assert_ne!(one.fingerprint(), draining.fingerprint());
+    }
+    #[test]
+    fn what_members_publish_of_themselves_is_no_other_membership() {
+        let a = member("a", 1, MemberState::Up);
+        let one = View::new([a.clone(), member("b", 1, MemberState::Up)]);
+        let with = |other: Member| View::new([a.clone(), other]);
+        let b = member("b", 1, MemberState::Up);
+        let others = Member { rule_book: 7, has_lease: false, ..b.clone() };
+        let published = with(Member { http: Some(([127, 0, 0, 1], 8080).into()), ..others });
+        assert_ne!(published, one);
+        assert!(published.has_members_of(&one) && one.has_members_of(&published));
+        for other in [
+            View::new([a.clone()]),
+            with(member("b", 2, MemberState::Up)),
+            with(member("b", 1, MemberState::Draining)),
+            with(member("c", 1, MemberState::Up)),
+            with(Member { zone: "b".into(), ..b.clone() }),
+            with(Member { addr: ([127, 0, 0, 1], 7001).into(), ..b }),
+        ] {
+            assert!(!other.has_members_of(&one) && !one.has_members_of(&other), "{other:?}");
+        }
     }
 }

@@ -81,10 +81,7 @@ pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Sta
             set(name, key, value.into());
         }
     }
-    // A leading colon may stand before a zone or the path of a file, which says nothing here, as
-    // `Local` does.
-    let zone = given("TZ").map(|zone| zone.strip_prefix(':').unwrap_or(zone));
-    if let Some(zone) = zone.filter(|zone| !zone.starts_with('/') && *zone != "Local") {
+    if let Some(zone) = given("TZ").and_then(zone_name) {
         let (key, fix) = ("gubernator.time_zone", "write it as in Europe/Berlin, or UTC");
         TimeZone::get(zone).map_err(|_| {
             let problem = format!("{zone:?} is not a zone of the IANA database");
@@ -139,7 +136,10 @@ pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Sta
             && given(name).is_some()
             && settings::find(name).is_none_or(|it| matches!(it.here, Here::Ignored(_)))
     };
-    let ignored = variables.keys().filter(is_ignored).cloned().collect();
+    let mut ignored: Vec<String> = variables.keys().filter(is_ignored).cloned().collect();
+    if given("TZ").is_some_and(|text| zone_name(text).is_none()) {
+        ignored.push("TZ".to_owned());
+    }
     let ours: Vec<_> = variables
         .iter()
         .filter(|(name, _)| name.starts_with(text::PREFIX))
@@ -148,6 +148,15 @@ pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Sta
     load::overlay(&mut layer, &ours, sets)?;
     let (config, _) = load::build(layer, &Origin::Default, |_, _| {})?;
     Ok(Start { config, log_level, log_format, ignored })
+}
+
+/// The zone that `TZ` names: by its name or by its file in a folder `zoneinfo`, with a colon before
+/// it or without. `None` for the zone of the machine (`Local`, `/etc/localtime`), which has no name.
+fn zone_name(text: &str) -> Option<&str> {
+    let text = text.strip_prefix(':').unwrap_or(text);
+    let name = text.rsplit_once("/zoneinfo/").map_or(text, |(_, name)| name);
+    let name = name.strip_prefix("posix/").unwrap_or(name);
+    (!name.starts_with('/') && name != "Local").then_some(name)
 }
 
 /// An address; a missing host is all of this machine's, as in Go.
@@ -194,9 +203,45 @@ mod tests {
             let error = start(&[(name, value)]).expect_err(name);
             assert!(error.contains(name), "{error}");
         }
-        assert!(start(&[("GUBER_TLS_AUTO", "false"), ("TZ", ":/etc/localtime")]).is_ok());
-        let berlin = start(&[("TZ", ":Europe/Berlin")]).expect("valid").config;
-        assert_eq!(berlin.gubernator.time_zone.0.iana_name(), Some("Europe/Berlin"));
+        assert!(start(&[("GUBER_TLS_AUTO", "false")]).is_ok());
+    }
+
+    #[test]
+    fn a_zone_may_be_a_name_or_the_file_of_one() {
+        for text in [
+            "Asia/Tokyo",
+            ":Asia/Tokyo",
+            "/usr/share/zoneinfo/Asia/Tokyo",
+            ":/usr/share/zoneinfo/Asia/Tokyo",
+            "/usr/share/zoneinfo/posix/Asia/Tokyo",
+            "/usr/share/lib/zoneinfo/Asia/Tokyo",
+        ] {
+            let start = start(&[("TZ", text)]).expect("valid");
+            let zone = start.config.gubernator.time_zone.0;
+            assert_eq!((zone.iana_name(), start.ignored.len()), (Some("Asia/Tokyo"), 0), "{text}");
+        }
+        for text in ["Local", ":Local", "/etc/localtime", ":/etc/localtime"] {
+            let start = start(&[("TZ", text)]).expect("valid");
+            assert_eq!(start.config.gubernator.time_zone.0, TimeZone::UTC, "{text}");
+            assert_eq!(start.ignored, ["TZ"], "{text}");
+        }
+        for text in ["Tokyo", ":Atlantis/Capital", "/usr/share/zoneinfo/Asia", "JST-9"] {
+            let error = start(&[("TZ", text)]).expect_err(text);
+            assert!(error.contains("is not a zone"), "{error}");
+        }
+    }
+
+    #[test]
+    fn authenticating_clients_is_not_without_effect() {
+        let start = start(&[
+            ("GUBER_TLS_CERT", "node.pem"),
+            ("GUBER_TLS_KEY", "node.key"),
+            ("GUBER_TLS_CLIENT_AUTH", "require-and-verify"),
+            ("GUBER_TLS_CLIENT_AUTH_CA_CERT", "ca.pem"),
+        ])
+        .expect("valid");
+        assert!(start.config.gubernator.client_ca.is_some());
+        assert!(start.ignored.is_empty(), "{:?}", start.ignored);
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub const ALL: &[Setting] = &[
     sets("GUBER_DATA_CENTER", "node.region"),
     sets("GUBER_TLS_CERT", "gubernator.tls_cert"),
     sets("GUBER_TLS_KEY", "gubernator.tls_key"),
+    sets("GUBER_TLS_CLIENT_AUTH", "gubernator.client_ca"),
     sets("GUBER_TLS_CLIENT_AUTH_CA_CERT", "gubernator.client_ca"),
     sets("GUBER_LOG_LEVEL", "--log"),
     sets("GUBER_LOG_FORMAT", "--log-format"),

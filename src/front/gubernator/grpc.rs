@@ -14,7 +14,7 @@ use tidegate_proto::gubernator::{
     GetRateLimitsReq, GetRateLimitsResp, HealthCheckReq, HealthCheckResp, LiveCheckReq,
     LiveCheckResp, SERVICE_NAME,
 };
-use tonic::Status;
+use tonic::{Code, Status};
 use tower::service_fn;
 
 use super::service::{GubernatorListener, requests_in, too_large};
@@ -79,7 +79,11 @@ impl<D: DecideCarried, P: Probes> GubernatorListener<D, P> {
         let (message, timeout) = self.message(headers, body).await?;
         let count = requests_in(&message);
         // What is refused is not read.
-        let requests = if count > REQUESTS_MAX { Vec::new() } else { decoded(message)?.requests };
+        let requests = if count > REQUESTS_MAX {
+            Vec::new()
+        } else {
+            self.decoded::<GetRateLimitsReq>(message)?.requests
+        };
         let answered = pin!(self.rate_limits(&requests, count));
         within(timeout, answered).await.ok_or_else(|| too_slow(timeout))?
     }
@@ -88,7 +92,7 @@ impl<D: DecideCarried, P: Probes> GubernatorListener<D, P> {
     where
         B: HttpBody<Data = Bytes, Error: std::fmt::Display>,
     {
-        let HealthCheckReq {} = of_form(self.message(headers, body).await?.0)?;
+        let HealthCheckReq {} = self.decoded(self.message(headers, body).await?.0)?;
         self.health()
     }
 
@@ -96,7 +100,7 @@ impl<D: DecideCarried, P: Probes> GubernatorListener<D, P> {
     where
         B: HttpBody<Data = Bytes, Error: std::fmt::Display>,
     {
-        let LiveCheckReq {} = of_form(self.message(headers, body).await?.0)?;
+        let LiveCheckReq {} = self.decoded(self.message(headers, body).await?.0)?;
         Ok(LiveCheckResp {})
     }
 
@@ -109,23 +113,26 @@ impl<D: DecideCarried, P: Probes> GubernatorListener<D, P> {
         let timeout = timeout::of(headers).map_or(most, |it| it.min(most));
         let message = pin!(unary::read_bytes(headers, body, MESSAGE_BYTES_MAX));
         let message = within(timeout, message).await.ok_or_else(|| too_slow(timeout))?;
-        let message = message.map_err(|error| match error {
-            ReadError::TooLarge { bytes, .. } => {
+        let message = message.map_err(|error| {
+            let status = match error {
+                ReadError::TooLarge { bytes, .. } => too_large(bytes),
+                ReadError::Status(status) => *status,
+            };
+            // A connection that broke off is no bad request.
+            if status.code() != Code::Unknown {
                 self.stats.refused.add(1);
-                too_large(bytes)
             }
-            ReadError::Status(status) => *status,
+            status
         })?;
         Ok((message, timeout))
     }
-}
 
-fn decoded(message: Bytes) -> Result<GetRateLimitsReq, Status> {
-    of_form(message)
-}
-
-fn of_form<M: Message + Default>(message: Bytes) -> Result<M, Status> {
-    M::decode(message).map_err(|error| Status::internal(error.to_string()))
+    fn decoded<M: Message + Default>(&self, message: Bytes) -> Result<M, Status> {
+        M::decode(message).map_err(|error| {
+            self.stats.refused.add(1);
+            Status::internal(error.to_string())
+        })
+    }
 }
 
 fn too_slow(timeout: Duration) -> Status {

@@ -383,12 +383,7 @@ impl Reader<'_> {
         let Some(&byte) = self.text.get(self.at) else {
             return Error("unexpected EOF".to_owned());
         };
-        let shown = match byte {
-            b'\'' => "'\\''".to_owned(),
-            b'"' => "'\"'".to_owned(),
-            _ => format!("'{}'", char::from(byte).escape_default()),
-        };
-        Error(format!("invalid character {shown} {what}"))
+        Error(format!("invalid character '{}' {what}", as_rune(byte)))
     }
 
     fn unexpected_token(&mut self) -> Error {
@@ -434,6 +429,24 @@ impl Reader<'_> {
         let lines = before.split(|&byte| byte == b'\n').count();
         let line = before.rsplit(|&byte| byte == b'\n').next().unwrap_or_default();
         (lines, String::from_utf8_lossy(line).chars().count() + 1)
+    }
+}
+
+/// A byte as Go shows the character of its number between single quotes.
+fn as_rune(byte: u8) -> String {
+    match byte {
+        b'\'' | b'\\' => format!("\\{}", char::from(byte)),
+        0x07 => "\\a".to_owned(),
+        0x08 => "\\b".to_owned(),
+        b'\t' => "\\t".to_owned(),
+        b'\n' => "\\n".to_owned(),
+        0x0b => "\\v".to_owned(),
+        0x0c => "\\f".to_owned(),
+        b'\r' => "\\r".to_owned(),
+        ..0x20 | 0x7f => format!("\\x{byte:02x}"),
+        // Controls, the space that does not break, and the hyphen that is not shown.
+        0x80..=0xa0 | 0xad => format!("\\u{byte:04x}"),
+        _ => char::from(byte).to_string(),
     }
 }
 
@@ -649,6 +662,38 @@ mod tests {
             assert_eq!(error_of(body), error, "{body}");
         }
         assert_eq!(error_of(&"[".repeat(100_000)), "exceeded max depth");
+    }
+
+    #[test]
+    fn a_character_that_does_not_belong_there_is_shown_as_go_shows_it() {
+        for (byte, shown) in [
+            (b'x', "x"),
+            (b'\'', "\\'"),
+            (b'\\', "\\\\"),
+            (0, "\\x00"),
+            (0x07, "\\a"),
+            (0x08, "\\b"),
+            (0x0b, "\\v"),
+            (0x0c, "\\f"),
+            (0x1b, "\\x1b"),
+            (0x1f, "\\x1f"),
+            (0x7f, "\\x7f"),
+            (0x85, "\\u0085"),
+            (0xa0, "\\u00a0"),
+            (0xad, "\\u00ad"),
+            (0xe9, "\u{e9}"),
+        ] {
+            let error = requests(&[b'{', byte]).err().map(|error| error.to_string());
+            let what = "looking for beginning of object key string";
+            let expected = format!("invalid character '{shown}' {what}");
+            assert_eq!(error, Some(expected));
+        }
+        for (byte, shown) in [('\n', "\\n"), ('\r', "\\r"), ('\t', "\\t"), ('\u{1f}', "\\x1f")] {
+            let expected = format!("invalid character '{shown}' in string literal");
+            assert_eq!(error_of(&format!("{{\"a{byte}")), expected);
+        }
+        let quote = "invalid character '\"' after array element";
+        assert_eq!(error_of("[1 \""), quote);
     }
 
     #[test]

@@ -40,6 +40,7 @@
 //! | `hits` | ±4,294,967,295 | as the nearest |
 //! | `limit` of a window | 0 to 4,294,901,760, so that its credit fits, too | as the nearest |
 //! | of a bucket, `burst` | 0 to 4,294,967,295; it drains within 100 years | as the nearest |
+//! | `limit · k` of a bucket | 0 to 4,294,967,295 | as the nearest: it fills more slowly |
 //! | `duration` | 0 to 400 days | as 400 days; an error below 0 |
 //! | `created_at` of a bucket | 1 s before to 3 min after now | as the nearest |
 //! | `algorithm`, kind of interval | those that there are | an error |

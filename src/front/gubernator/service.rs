@@ -33,7 +33,7 @@ pub struct GubernatorListener<D, P> {
     pub topology: Arc<ArcSwap<Topology>>,
     /// The address of the gRPC listener, as health reports it.
     pub advertise: String,
-    /// Counts refused requests.
+    /// Counts refused requests, and messages that cannot be read.
     pub stats: Arc<ListenerStats>,
     pub calls: Arc<Calls>,
     pub metrics: Page,
@@ -125,10 +125,11 @@ impl<D: DecideCarried, P: Probes> GubernatorListener<D, P> {
         };
         for member in topology.view.members() {
             let is_local = member.region == topology.region;
-            let peer = PeerHealthResp {
-                grpc_address: member.addr.to_string(),
-                data_center: member.region.clone(),
-            };
+            // A node outside of a cluster has no address of a mesh.
+            let is_alone = member.addr.port() == 0;
+            let grpc_address =
+                if is_alone { self.advertise.clone() } else { member.addr.to_string() };
+            let peer = PeerHealthResp { grpc_address, data_center: member.region.clone() };
             let peers = if is_local { &mut health.local_peers } else { &mut health.region_peers };
             peers.push(peer);
         }
