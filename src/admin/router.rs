@@ -392,9 +392,7 @@ fn descriptor(uri: &Uri, parameter: Option<&str>) -> Result<Described, String> {
     });
     let domain = pairs.iter().position(|(name, _)| name == "domain").map(|i| pairs.remove(i).1);
     match domain {
-        Some(domain) if !domain.is_empty() && !pairs.is_empty() => {
-            Ok((domain, pairs, argument))
-        }
+        Some(domain) if !domain.is_empty() && !pairs.is_empty() => Ok((domain, pairs, argument)),
         _ => Err(usage("a domain and at least one entry are required")),
     }
 }

@@ -93,8 +93,7 @@ impl Overview for ClusterOverview {
     fn key(&self, key: Key) -> BoxFuture<'_, KeyReport> {
         let found = async move {
             let (begun_anew_ago_ms, blocked_for_ms) = self.view.done_by_hand(&key);
-            let by_hand =
-                KeyReport { begun_anew_ago_ms, blocked_for_ms, ..KeyReport::default() };
+            let by_hand = KeyReport { begun_anew_ago_ms, blocked_for_ms, ..KeyReport::default() };
             match &key {
                 Key::Descriptor { domain, entries } => {
                     let owner = self.view.owner(domain, entries);

@@ -107,7 +107,8 @@ async fn orders_about_a_key_are_read_with_their_arguments() {
         assert!(body.contains(expected), "{path}: {body}");
         if status == StatusCode::OK {
             let is_carried = path.contains(carried);
-            let of_key = if is_carried { "requests account:1" } else { "(\\\"hits\\\", \\\"7\\\")" };
+            let of_key =
+                if is_carried { "requests account:1" } else { "(\\\"hits\\\", \\\"7\\\")" };
             assert!(body.contains(of_key), "{path}: {body}");
         }
     }

@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidegate::decide::{
-    CarriedCheck, CarriedVerdict, DecideCarried, VerdictSource, carried_key,
-};
+use tidegate::decide::{CarriedCheck, CarriedVerdict, DecideCarried, VerdictSource, carried_key};
 use tidegate_limiter::engine::{Behavior, State};
 use tidegate_limiter::policy::{Durability, Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
@@ -119,21 +117,13 @@ async fn a_confirmed_check_is_at_the_replica_of_its_key() {
 async fn one_confirmation_serves_the_checks_of_one_key() {
     let nodes = three(replicated).await;
     let a = &nodes[0];
-    let confirmed = || {
-        a.joined().replicator.counters.confirmed.load(Ordering::Relaxed)
-    };
+    let confirmed = || a.joined().replicator.counters.confirmed.load(Ordering::Relaxed);
     for owner in ["a", "b"] {
         let key = keys_of(a, owner, "k").next().expect("one");
         let before = confirmed();
-        let begun = Instant::now(); // TEMPORARY
-        let decided = decide(a, &vec![check(&key, 0, HOUR); 1]).await;
-        let begun2 = Instant::now(); // TEMPORARY
-        let _ = decide(a, &vec![CarriedCheck{quota: Quota::simple(Algorithm::FirstHitWindow, 100000, HOUR).unwrap(), ..check(&(key.clone() + "x"), 1, HOUR)}; 1000]).await; // TEMPORARY
-        eprintln!("owner {owner}: 1000 checks {:?} ({:?})", begun2.elapsed(), begun2 - begun); // TEMPORARY
-        let _ = decided; // TEMPORARY
-        let before = confirmed(); // TEMPORARY
         let decided = decide(a, &vec![check(&key, 1, HOUR); 200]).await;
-        let left: Vec<_> = decided.iter().map(|it| (it.verdict.allowed, it.verdict.remaining)).collect();
+        let left: Vec<_> =
+            decided.iter().map(|it| (it.verdict.allowed, it.verdict.remaining)).collect();
         assert_eq!(left[..10], [9, 8, 7, 6, 5, 4, 3, 2, 1, 0].map(|left| (true, left)));
         assert!(left[10..].iter().all(|it| *it == (false, 0)));
         assert!(decided.iter().all(|it| it.source != VerdictSource::Fallback));
