@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! checks, in order ─▶ decided here? ─ yes ─▶ verdict
-//!                          └─ no ─┬─ leased, or one alone ──▶ as any check: combined, granted
+//!                          └─ no ─┬─ leased, in use; or alone ─▶ as any check: combined, granted
 //!                                 └─ several ─▶ one call to each owner, in order (Call::Carried)
 //! ```
 //!
@@ -48,10 +48,12 @@ use tokio::time::{Instant, sleep_until};
 
 use super::blocked_by_hand;
 use super::check::{Decide, VerdictSource};
-use super::decider::{CarriedRules, Decider, LocalNode, Peers, Shared};
+use super::decider::{CarriedRules, Decider, LocalNode, Peers, Shared, Step};
 use super::dedup_cache::Once;
 use super::fallback;
 use super::grant_ledger::Charged;
+use super::leased_refunds::UnknownGrants;
+use super::limits::Limits;
 use super::outcome::{Decided, NoVerdict};
 use super::owner_search::{OwnerSearch, Target};
 use super::plan::PlannedCheck;
@@ -112,6 +114,16 @@ struct Deferred<'c> {
     at: usize,
     rule: &'c Arc<Rule>,
     carried: Carried,
+    /// What was found out of it here already.
+    begun: Option<Step>,
+}
+
+/// What an owner has to know of the rule of a check.
+#[derive(Clone, Copy)]
+struct OwnerRule {
+    scope: Scope,
+    durability: Durability,
+    is_leased: bool,
 }
 
 /// What calls of several checks brought: by index when the answer came, and the verdicts. What a
@@ -136,22 +148,27 @@ impl DecideCarried for Decider {
             }
             let token = carried.counter.key.token;
             // What follows a check of the same key that waits is decided after it.
-            let decided = if waiting.contains(&token) {
-                None
+            let begun = if waiting.contains(&token) {
+                Err(None)
             } else {
                 self.begin_carried(&carried, rule, now)
             };
-            let (verdict, source) = decided.unwrap_or_else(|| {
+            let (verdict, source) = begun.unwrap_or_else(|begun| {
                 waiting.insert(token);
-                deferred.push(Deferred { at, rule, carried });
+                deferred.push(Deferred { at, rule, carried, begun });
                 // Placeholder, replaced by the verdict of the deferred check.
                 (fallback::denied(&check.quota), VerdictSource::Fallback)
             });
-            verdicts.push(CarriedVerdict { verdict, now, source, owner: None });
+            let owner = if source == VerdictSource::NegativeCache {
+                self.shared.node.topology.load().owner(rule.scope, token).cloned()
+            } else {
+                None
+            };
+            verdicts.push(CarriedVerdict { verdict, now, source, owner });
         }
         if !deferred.is_empty() {
             // Boxed: its state is large, and a node that owns its keys does not need it.
-            Box::pin(self.decide_deferred(&deferred, now, &mut verdicts)).await;
+            Box::pin(self.decide_deferred(deferred, now, &mut verdicts)).await;
         }
         for (check, decided) in checks.iter().zip(&verdicts) {
             let is_refusal = !decided.verdict.allowed && check.hits.charge() > 0;
@@ -195,32 +212,34 @@ impl Decider {
         (Carried { counter, hits, behavior, at, resets }, blocked_until)
     }
 
-    /// Decides a check that needs no other node.
+    /// Decides a check that needs no other node; otherwise returns what of it is done, if it was
+    /// begun as any check of a rule.
     fn begin_carried(
         &self,
         check: &Carried,
         rule: &Arc<Rule>,
         now: Timestamp,
-    ) -> Option<(Verdict, VerdictSource)> {
+    ) -> Result<(Verdict, VerdictSource), Option<Step>> {
         let Shared { peers, negative_cache, .. } = &*self.shared;
         let Carried { counter, hits, .. } = check;
         if rule.durability == Durability::Replicated && peers.is_some() {
-            return None;
+            return Err(None);
         }
         if rule.mode == Mode::Leased && peers.is_some() {
             // A refund first asks for what was granted, which may be in other places.
             if !check.is_plain() || hits.refund() > 0 {
-                return None;
+                return Err(None);
             }
-            let limits = planned(check, rule).limits();
-            if let Some((verdicts, source)) = self.decide_if_granted(&limits, *hits, now) {
-                return Some((*self.counted(verdicts, source).0.first()?, source));
-            }
-            return None;
+            return match self.begin(&planned(check, rule), *hits, now) {
+                Step::Done((verdicts, source)) => {
+                    verdicts.first().map(|verdict| (*verdict, source)).ok_or(None)
+                }
+                step => Err(Some(step)),
+            };
         }
-        if let Some(verdict) = self.decide_carried_if_owned(check, rule.scope, now) {
+        if let Some(verdict) = self.decide_carried_if_owned(check, OwnerRule::of(rule), now) {
             self.shared.counters.local.fetch_add(1, Ordering::Relaxed);
-            return Some((verdict, VerdictSource::Local));
+            return Ok((verdict, VerdictSource::Local));
         }
         // A cached refusal of which nothing was left stands for one that drains, too.
         let may_recall = !check.resets && check.at.is_none() && hits.charge() > 0;
@@ -228,29 +247,32 @@ impl Decider {
         let recalled = Some(()).filter(|()| may_recall).and_then(|()| {
             let verdict = *negative_cache.recall(counters, *hits, now)?.first()?;
             (!check.behavior.drains || verdict.remaining == 0).then_some(verdict)
-        })?;
+        });
+        let recalled = recalled.ok_or(None)?;
         self.shared.counters.cached.fetch_add(1, Ordering::Relaxed);
-        Some((recalled, VerdictSource::NegativeCache))
+        Ok((recalled, VerdictSource::NegativeCache))
     }
 
     async fn decide_deferred(
         &self,
-        deferred: &[Deferred<'_>],
+        mut deferred: Vec<Deferred<'_>>,
         now: Timestamp,
         verdicts: &mut [CarriedVerdict],
     ) {
-        // A key of which one check is leased takes the path of leased ones with all of them.
-        let is_leased = |it: &&Deferred<'_>| it.rule.mode == Mode::Leased;
-        let leased: BTreeSet<u64> =
-            deferred.iter().filter(is_leased).map(|it| it.carried.counter.key.token).collect();
-        let mut chains: BTreeMap<u64, Vec<&Deferred<'_>>> = BTreeMap::new();
+        let is_alone = deferred.len() == 1;
+        // With one check of a key all of them take the path on which hits are granted.
+        let granted = |it: &&Deferred<'_>| self.asks_for_grants(it);
+        let granted: BTreeSet<u64> =
+            deferred.iter().filter(granted).map(|it| it.carried.counter.key.token).collect();
+        let begun: Vec<_> = deferred.iter_mut().map(|it| it.begun.take()).collect();
+        let deferred = &deferred;
+        let mut chains: BTreeMap<u64, Vec<(&Deferred<'_>, Option<Step>)>> = BTreeMap::new();
         let mut to_owners: BTreeMap<Option<NodeId>, Vec<&Deferred<'_>>> = BTreeMap::new();
         let topology = self.shared.node.topology.load_full();
-        for check in deferred {
+        for (check, begun) in deferred.iter().zip(begun) {
             let token = check.carried.counter.key.token;
-            let is_alone = deferred.len() == 1 && check.carried.is_plain();
-            if is_alone || leased.contains(&token) {
-                chains.entry(token).or_default().push(check);
+            if granted.contains(&token) || (is_alone && is_of_rule(check)) {
+                chains.entry(token).or_default().push((check, begun));
             } else {
                 let owner = topology.owner(check.rule.scope, token).cloned();
                 to_owners.entry(owner).or_default().push(check);
@@ -275,7 +297,8 @@ impl Decider {
                 Err(reason) => self.fall_back(check, reason, now),
             };
             let owner = topology.owner(check.rule.scope, check.carried.counter.key.token);
-            let owner = owner.filter(|_| source == VerdictSource::Owner).cloned();
+            let is_of_owner = matches!(source, VerdictSource::Owner | VerdictSource::NegativeCache);
+            let owner = owner.filter(|_| is_of_owner).cloned();
             let now = if source == VerdictSource::Fallback { slot.now } else { came };
             if let Some(verdict) = verdicts.first() {
                 *slot = CarriedVerdict { verdict: *verdict, now, source, owner };
@@ -283,18 +306,31 @@ impl Decider {
         }
     }
 
-    /// Decides checks of one key as any others, one after the other.
-    async fn decide_chain(&self, chain: Vec<&Deferred<'_>>, now: Timestamp) -> Brought {
+    /// Whether a check takes the path of leased rules: one that gives back what was granted, or one
+    /// of a key for which hits are granted here, or are worth being asked for.
+    fn asks_for_grants(&self, check: &Deferred<'_>) -> bool {
+        let Deferred { rule, carried, .. } = check;
+        rule.mode == Mode::Leased
+            && (carried.hits.refund() > 0 || self.asks_alone(&planned(carried, rule).limits()))
+    }
+
+    /// Decides checks of one key as any others, one after the other, the first from where it was
+    /// begun.
+    async fn decide_chain(
+        &self,
+        chain: Vec<(&Deferred<'_>, Option<Step>)>,
+        now: Timestamp,
+    ) -> Brought {
         let mut brought = Brought::new();
         let mut is_reachable = true;
-        for Deferred { at, rule, carried } in chain {
+        for (deferred, begun) in chain {
+            let Deferred { at, rule, carried, .. } = deferred;
             let decided = if !is_reachable {
                 Err(NoVerdict::Unavailable)
-            } else if carried.is_plain() {
+            } else if is_of_rule(deferred) {
                 let check = planned(carried, rule);
-                let checks = std::iter::once((&check, carried.hits));
-                let decided = self.decide_each(checks, now).await.into_iter().next();
-                decided.ok_or(NoVerdict::Unavailable)
+                let step = begun.unwrap_or_else(|| self.begin(&check, carried.hits, now));
+                Ok(self.finish(&check, carried.hits, step, now).await)
             } else {
                 let decided = self.search_owner(rule, carried).await;
                 decided.map(|(verdicts, source)| self.counted(verdicts, source))
@@ -318,7 +354,9 @@ impl Decider {
         let cache = &self.shared.negative_cache;
         let tickets: Vec<_> =
             checks.iter().map(|it| cache.ticket(it.carried.counter.key.token)).collect();
-        let answer = match checks.first() {
+        // A refusal asks for what is granted back, if one of the checks is leased.
+        let leased = checks.iter().find(|it| it.rule.mode == Mode::Leased);
+        let answer = match leased.or_else(|| checks.first()) {
             Some(first) => self.call_once(owner, first.rule, checks).await,
             None => return Brought::new(),
         };
@@ -373,7 +411,7 @@ impl Decider {
     async fn search_each(&self, chain: Vec<&Deferred<'_>>) -> Brought {
         let mut brought = self.decide_run(&chain).await;
         let mut is_reachable = brought.iter().all(|(.., decided)| decided.is_ok());
-        for Deferred { at, rule, carried } in chain.into_iter().skip(brought.len()) {
+        for Deferred { at, rule, carried, .. } in chain.into_iter().skip(brought.len()) {
             let decided = if is_reachable {
                 self.search_owner(rule, carried).await
             } else {
@@ -397,8 +435,8 @@ impl Decider {
         let mut counters: SmallVec<[Counter; 1]> = SmallVec::new();
         let mut awaiting: Option<Hits> = None;
         let mut gives_back = false;
-        for Deferred { at, rule, carried } in chain {
-            let decided = self.decide_carried_if_owned(carried, rule.scope, now);
+        for Deferred { at, rule, carried, .. } in chain {
+            let decided = self.decide_carried_if_owned(carried, OwnerRule::of(rule), now);
             let Some(verdict) = decided else { break };
             self.recall_if_refused(rule, carried.counter.key, &verdict, now);
             let verdicts: Verdicts = smallvec::smallvec![verdict];
@@ -504,7 +542,7 @@ impl Decider {
                     let now = node.clock.now();
                     let counters = std::slice::from_ref(&check.counter);
                     let owner_term = self.owner_term(rule.durability, counters, rule.scope);
-                    let verdict = self.decide_carried_if_owned(check, rule.scope, now);
+                    let verdict = self.decide_carried_if_owned(check, OwnerRule::of(rule), now);
                     let Some(verdict) = verdict else {
                         search.not_owned_here();
                         continue;
@@ -585,32 +623,46 @@ impl Decider {
     }
 
     /// Decides a check, if this node owns its key. What ends a window or fills a bucket leaves what
-    /// other nodes hold of it charged, and asks it back.
+    /// is granted of it charged, and asks it back. Of a leased limit it also leaves what the owner
+    /// before may have granted; of others it only asks that back, as mostly there is nothing. Of a
+    /// refusal the ledger knows: hits that come back after it end what others have cached.
     fn decide_carried_if_owned(
         &self,
         check: &Carried,
-        scope: Scope,
+        rule: OwnerRule,
         now: Timestamp,
     ) -> Option<Verdict> {
         let Shared { node, grant_ledger, peers, .. } = &*self.shared;
         let key = check.counter.key;
-        let owns = || node.ownership.decides(scope, key.token);
-        if peers.is_none() || !check.gives_back() {
+        if peers.is_none() {
+            let owns = || node.ownership.decides(rule.scope, key.token);
             let verdict = node.store.check_carried_if(check, now, owns)?;
-            self.announce_carried(check, scope);
+            self.announce_carried(check, rule.scope);
             return Some(verdict);
         }
         let counters = std::slice::from_ref(&check.counter);
+        let (of_others, since) = self.unknown_grants(rule.scope, now);
+        let unknown = if rule.is_leased { of_others } else { UnknownGrants::default() };
+        let owns = || self.decides_since(rule.scope, key.token, since);
         let charged = grant_ledger.enter(counters, None, now, |_, outstanding| {
-            let outstanding = outstanding.first().copied().unwrap_or_default();
-            let (result, refunded) =
-                node.store.check_carried_beside_if(check, outstanding, now, owns)?;
-            Some(Charged { result, is_refused: false, granted: None, refunded })
+            let (result, refunded) = if check.gives_back() {
+                let outstanding = unknown.beside(counters, outstanding);
+                let outstanding = outstanding.first().copied().unwrap_or_default();
+                node.store.check_carried_beside_if(check, outstanding, now, owns)?
+            } else {
+                (node.store.check_carried_if(check, now, owns)?, SmallVec::new())
+            };
+            Some(Charged { result, is_refused: !result.allowed, granted: None, refunded })
         })?;
-        if check.resets {
-            self.recall(key, None, now);
+        if check.gives_back() && of_others.until.is_some() {
+            self.recall_from_all(key);
         }
-        self.announce_carried(check, scope);
+        if check.resets {
+            self.after_reset(&rule.limits(check), &charged.refunded, unknown, now);
+        } else if !charged.refunded.is_empty() {
+            self.refund_later(&rule.limits(check), &charged.refunded, unknown, now);
+        }
+        self.announce_carried(check, rule.scope);
         Some(charged.result)
     }
 
@@ -662,12 +714,14 @@ impl Decider {
         let mut awaiting: Vec<(KeyHash, Hits)> = Vec::new();
         let mut owner_terms: SmallVec<[Option<OwnerTerm>; 1]> = SmallVec::new();
         let (mut served, mut again) = (0, 0);
+        let CarriedCall { scope, durability, is_leased, .. } = *call;
+        let rule = OwnerRule { scope, durability, is_leased };
         for (at, check) in call.checks.iter().enumerate() {
             let key = check.counter.key;
             let counters = std::slice::from_ref(&check.counter);
             let owner_term = self.owner_term(call.durability, counters, call.scope);
             let decide = || {
-                let verdict = self.decide_carried_if_owned(check, call.scope, now)?;
+                let verdict = self.decide_carried_if_owned(check, rule, now)?;
                 if call.is_leased && !verdict.allowed {
                     self.recall(key, None, now);
                 }
@@ -727,6 +781,19 @@ impl Decider {
     }
 }
 
+impl OwnerRule {
+    fn of(rule: &Rule) -> Self {
+        let is_leased = rule.mode == Mode::Leased;
+        Self { scope: rule.scope, durability: rule.durability, is_leased }
+    }
+
+    fn limits(self, check: &Carried) -> Limits {
+        let Self { scope, durability, .. } = self;
+        let counters = smallvec::smallvec![check.counter];
+        Limits { scope, durability, leased: None, is_share: false, counters }
+    }
+}
+
 /// Verdicts by check, and whether a replica has what was counted.
 type Answer = (SmallVec<[Option<Verdict>; 1]>, bool);
 
@@ -759,6 +826,13 @@ fn answer(sent: Result<Reply, CallError>, checks: usize) -> Result<Answer, Failu
         Ok(Reply::NotOwner { holder, .. }) => Err(Failure::NotOwner(holder)),
         _ => Err(Failure::Lost),
     }
+}
+
+/// Whether it is decided as any check of its rule. A refund of a strict one is not: its owner has
+/// to see what it granted to `GLOBAL` requests of the same key.
+fn is_of_rule(check: &Deferred<'_>) -> bool {
+    let Deferred { rule, carried, .. } = check;
+    carried.is_plain() && (rule.mode == Mode::Leased || carried.hits.refund() == 0)
 }
 
 /// The hits of the check to those who wait for its copy: below zero if nothing may be left to copy.

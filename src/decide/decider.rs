@@ -218,7 +218,7 @@ pub struct ReservationCounters {
 }
 
 /// The state of a check after everything that this node can do alone.
-enum Step {
+pub(super) enum Step {
     Done(Decided),
     /// Decided and counted here, under this term; a replica has to confirm the count.
     Confirm(Verdicts, Option<OwnerTerm>),
@@ -384,7 +384,7 @@ impl Decider {
     }
 
     /// Does what needs no other node.
-    fn begin(&self, check: &PlannedCheck, mut hits: Hits, now: Timestamp) -> Step {
+    pub(super) fn begin(&self, check: &PlannedCheck, mut hits: Hits, now: Timestamp) -> Step {
         let PlannedCheck { rule, counters, .. } = check;
         if let Some(verdicts) = blocked_by_hand::refusals(check, now) {
             return Step::Done(self.counted(verdicts, VerdictSource::Blocked));
@@ -433,7 +433,7 @@ impl Decider {
     }
 
     /// Does what needs other nodes.
-    async fn finish(
+    pub(super) async fn finish(
         &self,
         check: &PlannedCheck,
         hits: Hits,

@@ -10,6 +10,8 @@
 //!   given back.
 //! - *Outstanding* until then: what is granted may have been spent or not, so a refund takes none
 //!   of it.
+//! - *Reset*: what is spent of a grant that was made before the limit was reset is taken off, too,
+//!   when it is known how much that is.
 //! - *Ended*: an entry is kept for a term after the end of the grant, so that what was given back
 //!   at the last moment still counts.
 //!
@@ -61,6 +63,8 @@ struct OfKey {
     granted_until: Timestamp,
     /// A node was refused since hits of the key were last given back.
     is_refused: bool,
+    /// Spent, as far as is known, of grants that were made before a reset.
+    spent_before_reset: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -72,6 +76,8 @@ struct Entry {
     marks: SmallVec<[Mark; 1]>,
     kept_until: Timestamp,
     is_recalled: bool,
+    /// The limit was reset after it was made.
+    is_before_reset: bool,
 }
 
 /// What a charge came to.
@@ -129,6 +135,7 @@ impl GrantLedger {
                 marks: marks.clone(),
                 kept_until: now.plus(*term).plus(*term),
                 is_recalled: false,
+                is_before_reset: false,
             };
             let of_key = keys.entry(key).or_insert_with(|| {
                 sweep.push_back(key);
@@ -139,6 +146,11 @@ impl GrantLedger {
             self.entries.fetch_add(1, Ordering::Relaxed);
         }
         Some(charged)
+    }
+
+    /// Whether nothing is entered.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.load(Ordering::Relaxed) == 0
     }
 
     /// How many nodes hold grants of this key.
@@ -176,12 +188,37 @@ impl GrantLedger {
         let Some(at) = of_key.entries.iter().position(is_it) else { return nothing };
         let entry = of_key.entries.remove(at);
         self.entries.fetch_sub(1, Ordering::Relaxed);
+        of_key.spent_before_reset += entry.spent_before_reset(unspent);
         let taken = settle(&entry.marks, of_key.granted_until, unspent.min(entry.hits));
         for at in 0..counters.len() {
             of_key.lower_marks(at, counters, taken.into());
         }
         let ends_refusals = taken > 0 && std::mem::take(&mut of_key.is_refused);
         TakenBack { hits: taken, ends_refusals }
+    }
+
+    /// The limit of this key was reset: what is spent of the present grants is to be taken off when
+    /// it is known, by [`GrantLedger::take_spent_before_reset`].
+    pub(super) fn note_reset(&self, key: KeyHash) {
+        let mut shard = self.shard(key).lock();
+        let entries = shard.keys.get_mut(&key).into_iter().flat_map(|of_key| &mut of_key.entries);
+        entries.for_each(|entry| entry.is_before_reset = true);
+    }
+
+    /// Hits that were spent of grants before a reset, of those that are accounted for since the
+    /// last call. A grant that has ended and was not given back was spent.
+    pub(super) fn take_spent_before_reset(&self, key: KeyHash, now: Timestamp) -> u64 {
+        let mut shard = self.shard(key).lock();
+        let Some(of_key) = shard.keys.get_mut(&key) else { return 0 };
+        self.entries.fetch_sub(of_key.remove_ended(now), Ordering::Relaxed);
+        std::mem::take(&mut of_key.spent_before_reset)
+    }
+
+    /// Forgets all grants of this key: they stay charged.
+    pub(super) fn forget(&self, key: KeyHash) {
+        let mut shard = self.shard(key).lock();
+        let of_key = shard.keys.get_mut(&key).map(|of_key| std::mem::take(&mut of_key.entries));
+        self.entries.fetch_sub(of_key.map_or(0, |entries| entries.len()), Ordering::Relaxed);
     }
 
     /// The holders, but for `except`, of grants of this key that have not been recalled yet; they
@@ -218,7 +255,7 @@ impl GrantLedger {
             let Some(key) = shard.sweep.pop_front() else { return };
             let Some(of_key) = shard.keys.get_mut(&key) else { continue };
             self.entries.fetch_sub(of_key.remove_ended(now), Ordering::Relaxed);
-            if of_key.entries.is_empty() {
+            if of_key.entries.is_empty() && of_key.spent_before_reset == 0 {
                 shard.keys.remove(&key);
             } else {
                 shard.sweep.push_back(key);
@@ -232,13 +269,28 @@ impl GrantLedger {
     }
 }
 
+impl Entry {
+    /// What was spent of it, if its limit was reset since it was made.
+    fn spent_before_reset(&self, unspent: u32) -> u64 {
+        if self.is_before_reset { self.hits.saturating_sub(unspent).into() } else { 0 }
+    }
+}
+
 // === impl OfKey ===
 
 impl OfKey {
     /// Returns how many entries it removed.
     fn remove_ended(&mut self, now: Timestamp) -> usize {
         let before = self.entries.len();
-        self.entries.retain(|entry| entry.kept_until > now);
+        let mut spent = 0;
+        self.entries.retain(|entry| {
+            let is_kept = entry.kept_until > now;
+            if !is_kept {
+                spent += entry.spent_before_reset(0);
+            }
+            is_kept
+        });
+        self.spent_before_reset += spent;
         before - self.entries.len()
     }
 
@@ -298,7 +350,7 @@ mod for_model {
             let shard = self.shard(key).lock();
             let entries = shard.keys.get(&key).into_iter().flat_map(|of_key| &of_key.entries);
             let view = |it: &Entry| {
-                let Entry { holder, id, hits, marks, kept_until, is_recalled } = it;
+                let Entry { holder, id, hits, marks, kept_until, is_recalled, .. } = it;
                 (holder.clone(), *id, *hits, marks.to_vec(), *kept_until, *is_recalled)
             };
             let mut views: Vec<EntryView> = entries.map(view).collect();

@@ -10,9 +10,9 @@
 //!   │◀────────── ¾ term ────────────▶│  given back
 //! ```
 //!
-//! **When it is asked.** A key that is checked once has nothing granted: most such keys are not
-//! checked again before a grant would end, and giving it back would cost a message. The second
-//! check within [`IDLE`] asks, at once if the first is still on its way.
+//! **When it is asked.** A grant costs what two forwarded checks cost: a replica confirms it, and
+//! what is left of it is given back. So a key asks that is checked [`WORTH_CHECKS`] times within
+//! [`IDLE`], or was since its last call; at once if two of its checks are on their way together.
 //!
 //! **How much is asked for.** Twice the hits that were checked since the last call, at least
 //! [`WANTED_MIN`], so that the grants of a key follow its rate within a few calls; its owner gives
@@ -56,6 +56,8 @@ const SHARDS: usize = 64;
 const WANTED_MIN: u32 = 4;
 /// A key of which nothing is held is forgotten when it was not used for so long.
 const IDLE: Span = Span::from_secs(1);
+/// A key that is checked as often while nothing of it is held asks for hits.
+const WORTH_CHECKS: u32 = 5;
 
 #[derive(Debug)]
 pub(super) struct HeldGrants {
@@ -83,6 +85,8 @@ struct Held {
     grants: SmallVec<[Grant; 2]>,
     /// Hits checked since the last call.
     checked: u32,
+    /// Checks since the last call, or since [`IDLE`] began with nothing held.
+    checks: u32,
     /// When the last call left.
     asked_at: Monotonic,
     /// Hits checked between the last two calls, and the time between them.
@@ -182,6 +186,7 @@ impl HeldGrants {
         let mut shard = self.shard(limits.key()?).lock();
         let held = shard.held.get_mut(&limits.key()?)?;
         held.checked = held.checked.saturating_add(charge);
+        held.checks = held.checks.saturating_add(1);
         held.is_used = true;
         // Other limits have come with a reload of the rules.
         if held.limits != *limits || held.left(monotonic) < charge {
@@ -257,15 +262,20 @@ impl HeldGrants {
         !std::mem::replace(&mut held.is_asking, true)
     }
 
-    /// Whether this key was checked a moment ago; remembers that it is now. A key that was not is
-    /// seldom checked again before a grant for it would end.
+    /// Whether a check of this key that is not admitted here asks for hits: the key is checked so
+    /// often that a grant is worth its cost, or something is held of it. Remembers the check, if it
+    /// is the first.
     pub(super) fn is_in_use(&self, limits: &Limits, monotonic: Monotonic) -> bool {
         let Some(key) = limits.key() else { return false };
         let mut shard = self.shard(key).lock();
-        if shard.held.contains_key(&key) {
-            return true;
+        if let Some(held) = shard.held.get(&key) {
+            // A check of the share of another region waits for long.
+            let is_worth = limits.is_share || held.checks >= WORTH_CHECKS;
+            return is_worth || !held.grants.is_empty();
         }
-        self.enter(&mut shard, key, limits, monotonic);
+        if let Some(held) = self.enter(&mut shard, key, limits, monotonic) {
+            held.checks = 1;
+        }
         false
     }
 
@@ -292,7 +302,7 @@ impl HeldGrants {
             shard.held.get_mut(&key).into_iter().for_each(|held| held.is_asking = false);
             return None;
         };
-        (held.is_asking, held.is_used) = (true, true);
+        (held.is_asking, held.is_used, held.checks) = (true, true, 0);
         let checked = std::mem::take(&mut held.checked).max(waiting);
         held.pace = (checked, monotonic.since(held.asked_at));
         held.asked_at = monotonic;
@@ -368,10 +378,14 @@ impl HeldGrants {
                 due.pop();
                 let Some(of_key) = held.get_mut(&key).filter(|it| it.due == at) else { continue };
                 of_key.due = Monotonic::NEVER;
+                let held_nothing = of_key.grants.is_empty();
                 unspent.extend(of_key.take_ended(monotonic));
                 if let Some(next) = of_key.grants.iter().map(|grant| grant.ends).min() {
                     of_key.look_at(key, next, due);
                 } else if std::mem::take(&mut of_key.is_used) {
+                    if held_nothing {
+                        of_key.checks = 0;
+                    }
                     of_key.look_at(key, monotonic.plus(IDLE), due);
                 } else {
                     held.remove(&key);
@@ -489,6 +503,7 @@ impl Held {
             limits: limits.clone(),
             grants: SmallVec::new(),
             checked: 0,
+            checks: 0,
             asked_at: Monotonic::NEVER,
             pace: (0, Span::ZERO),
             low: 0,
@@ -714,12 +729,34 @@ mod tests {
     }
 
     #[test]
-    fn only_a_key_that_was_checked_a_moment_ago_is_in_use() {
+    fn the_fifth_check_within_a_second_asks() {
         let held = HeldGrants::default();
-        let is_in_use = |ms| held.is_in_use(&limits(100), at(ms));
-        assert_eq!([0, 999].map(is_in_use), [false, true]);
-        assert_eq!(hits(held.ended(at(1_000))), []);
-        assert!(!is_in_use(1_000));
+        let asks = |ms| {
+            assert!(spend(&held, 1, ms).is_none());
+            held.is_in_use(&limits(100), at(ms))
+        };
+        assert_eq!([0, 1, 2, 400, 999].map(asks), [false, false, false, false, true]);
+        // It was not asked: a second in which it is used less ends that.
+        held.ended(at(1_000));
+        assert_eq!([1_000, 1_500].map(asks), [false, false]);
+        held.ended(at(2_000));
+        held.ended(at(3_000));
+        assert!(held.is_empty());
+        assert_eq!([3_000, 3_001, 3_002].map(asks), [false, false, false]);
+    }
+
+    #[test]
+    fn a_key_asks_at_once_when_its_grant_has_ended_if_that_was_worth_its_call() {
+        for (spent, asks) in [(3, false), (4, true)] {
+            let held = HeldGrants::default();
+            granted(&held, 1, 0);
+            for ms in 0..spent {
+                assert!(spend(&held, 1, ms).is_some());
+            }
+            held.ended(at(750));
+            assert!(spend(&held, 1, 800).is_none());
+            assert_eq!(held.is_in_use(&limits(100), at(800)), asks, "{spent}");
+        }
     }
 
     #[test]

@@ -26,15 +26,18 @@
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tidegate_cluster::mesh::StreamClass;
+use tidegate_cluster::mesh::codec::COMBINED_CHECKS;
+use tidegate_cluster::mesh::wire::Call;
 use tidegate_limiter::engine::grant::{Outstanding, Refunded};
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::quota::Algorithm;
-use tidegate_limiter::store::Counter;
+use tidegate_limiter::store::{Counter, KeyHash};
 use tidegate_limiter::units::{Hits, Monotonic, Span, Timestamp};
 use tokio::runtime::Handle;
 
 use super::check::VerdictSource;
-use super::decider::{Decider, Shared};
+use super::decider::{Decider, Peers, Shared};
 use super::grant_ledger::Charged;
 use super::leased::{FAR_TERM_MAX, TERM_MAX};
 use super::limits::Limits;
@@ -45,8 +48,8 @@ const MARGIN: Duration = Duration::from_millis(1);
 /// Of which it is not known how much is granted.
 const ANY: Outstanding = Outstanding { hits: u64::MAX, until: Timestamp::NEVER };
 
-/// What others may have granted that owned the keys of this node before.
-#[derive(Clone, Copy, Debug)]
+/// What others may have granted that owned the keys of this node before; by default nothing.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UnknownGrants {
     /// Until when; `None` if that has passed.
     pub(super) until: Option<Timestamp>,
@@ -123,27 +126,87 @@ impl Decider {
         if refunded.iter().all(|refunded| refunded.left == 0) {
             return;
         }
-        let Some(key) = limits.key() else { return };
-        let Ok(place) = self.shared.refunds_waiting.clone().try_acquire_owned() else { return };
-        let Ok(runtime) = Handle::try_current() else { return };
+        let of_each = limits.counters.iter().zip(refunded);
+        let left: SmallVec<[(u64, Timestamp); 1]> = of_each
+            .map(|(counter, refunded)| (refunded.left, self.end_of_window(counter, now)))
+            .collect();
+        self.when_grants_have_ended(limits, unknown, now, move |decider, limits, then| {
+            for (at, (left, ends)) in left.into_iter().enumerate() {
+                if left > 0 && then < ends {
+                    decider.refund_counter(limits, at, left, then);
+                }
+            }
+        });
+    }
+
+    /// A carried limit was reset by its owner, and this is what could be taken of it. What other
+    /// nodes hold is asked back, and what they have spent is taken when that is known. Hits that
+    /// they spend while the reset is on its way count as before it.
+    pub(super) fn after_reset(
+        &self,
+        limits: &Limits,
+        refunded: &[Refunded],
+        unknown: UnknownGrants,
+        now: Timestamp,
+    ) {
+        let Shared { grant_ledger, .. } = &*self.shared;
+        let (Some(key), Some(counter)) = (limits.key(), limits.counters.first()) else { return };
+        if unknown.until.is_some() {
+            self.refund_later(limits, refunded, unknown, now);
+            // All that is counted now is taken then, also what this owner has granted itself.
+            grant_ledger.forget(key);
+            return;
+        }
+        self.recall(key, None, now);
+        if refunded.iter().all(|refunded| refunded.left == 0) {
+            return;
+        }
+        let ends = self.end_of_window(counter, now);
+        let is_waiting =
+            self.when_grants_have_ended(limits, unknown, now, move |decider, limits, then| {
+                let spent = decider.shared.grant_ledger.take_spent_before_reset(key, then);
+                if spent > 0 && then < ends {
+                    decider.refund_counter(limits, 0, spent, then);
+                }
+            });
+        if is_waiting {
+            grant_ledger.note_reset(key);
+        }
+    }
+
+    /// Asks every node for what it holds of a key, whoever granted it.
+    pub(super) fn recall_from_all(&self, key: KeyHash) {
+        let Some(Peers { mesh, .. }) = &self.shared.peers else { return };
+        for peer in mesh.peers().iter().filter(|peer| peer.version >= COMBINED_CHECKS) {
+            mesh.notify(&peer.id, StreamClass::Checks, Call::Recall(key));
+        }
+    }
+
+    /// Acts when no grant of these limits that was made by `now` is outstanding. Returns false if
+    /// too many wait already.
+    fn when_grants_have_ended(
+        &self,
+        limits: &Limits,
+        unknown: UnknownGrants,
+        now: Timestamp,
+        act: impl FnOnce(&Self, &Limits, Timestamp) + Send + 'static,
+    ) -> bool {
+        let Some(key) = limits.key() else { return false };
+        let waiting = self.shared.refunds_waiting.clone();
+        let (Ok(place), Ok(runtime)) = (waiting.try_acquire_owned(), Handle::try_current()) else {
+            return false;
+        };
         let known_until = self.shared.grant_ledger.outstanding_until(key);
         let until = unknown.until.map_or(known_until, |until| until.max(known_until));
         let pause = until.since(now).to_std() + MARGIN;
         let (decider, limits) = (self.clone(), limits.clone());
-        let of_each = limits.counters.iter().zip(refunded);
-        let left: SmallVec<[(u64, Timestamp); 1]> = of_each
-            .map(|(counter, refunded)| (refunded.left, decider.end_of_window(counter, now)))
-            .collect();
         runtime.spawn(async move {
             tokio::time::sleep(pause).await;
             let then = decider.shared.node.clock.now();
-            for (at, (left, ends)) in left.into_iter().enumerate() {
-                if left > 0 && then < ends {
-                    decider.refund_counter(&limits, at, left, then);
-                }
-            }
+            act(&decider, &limits, then);
             drop(place);
         });
+        true
     }
 
     /// When the hits of `now` no longer matter all at once; never of a counter that has no such

@@ -22,7 +22,7 @@ use tidegate_ownership::identity::{Generation, NodeId, node_actor};
 
 use super::decider::Decider;
 use super::dedup_cache::Once;
-use super::grant_ledger::Holder;
+use super::grant_ledger::{Charged, Holder};
 use super::limits::Limits;
 
 /// The part of a deadline for which the verdicts of a call wait until a replica has its grant.
@@ -58,7 +58,7 @@ impl Decider {
         let owner_term = self.owner_term(durability, &limits.counters, check.scope);
         let decide = || {
             if ask.is_none() {
-                let verdicts = self.decide_each_if_owned(&limits, &hits, now)?;
+                let verdicts = self.decide_each_beside_grants(&limits, &hits, now)?;
                 return Some((verdicts, owner_term));
             }
             let to = Some((&holder, check.id));
@@ -178,6 +178,26 @@ impl Decider {
         };
         self.announce_refunds(limits, hits);
         Some(verdicts)
+    }
+
+    /// The same, of a key for which hits may be granted, as one that clients use with `GLOBAL` and
+    /// without: of a refusal, which the sender caches, the ledger has to know.
+    fn decide_each_beside_grants(
+        &self,
+        limits: &Limits,
+        hits: &[Hits],
+        now: Timestamp,
+    ) -> Option<Verdicts> {
+        let grant_ledger = &self.shared.grant_ledger;
+        if grant_ledger.is_empty() {
+            return self.decide_each_if_owned(limits, hits, now);
+        }
+        let charged = grant_ledger.enter(&limits.counters, None, now, |_, _| {
+            let result = self.decide_each_if_owned(limits, hits, now)?;
+            let is_refused = result.iter().any(|verdict| !verdict.allowed);
+            Some(Charged { result, is_refused, granted: None, refunded: SmallVec::new() })
+        });
+        charged.map(|charged| charged.result)
     }
 
     fn announce_refunds(&self, limits: &Limits, hits: &[Hits]) {

@@ -18,7 +18,7 @@ use tidegate_cluster::mesh::{Mesh, Peer};
 use tidegate_cluster::pki::{
     self, BACKDATED, Bearer, JoinToken, SignError, Signer, TOKEN_SECRET_BYTES, Validity,
 };
-use tidegate_limiter::units::Span;
+use tidegate_limiter::units::{Span, Timestamp};
 
 use super::service_account::ServiceAccount;
 use super::signed_token::Keys;
@@ -40,6 +40,8 @@ pub struct Issuer {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     tokens: Mutex<Tokens>,
+    /// Until when the signer signs, as it was last read; zero if its files cannot be used.
+    signer_until: Mutex<Timestamp>,
     /// Whose pods may join, and the file of the keys that verify their tokens.
     service_account: Option<(ServiceAccount, PathBuf)>,
 }
@@ -79,6 +81,7 @@ impl Issuer {
             clock: clock.clone(),
             entropy,
             tokens: Mutex::default(),
+            signer_until: Mutex::new(Timestamp::from_secs(0)),
             service_account: ServiceAccount::of(config),
         };
         if let Some((_, keys)) = &issuer.service_account {
@@ -87,7 +90,7 @@ impl Issuer {
                 UserError::new(problem, "write what `kubectl get --raw /openid/v1/jwks` prints")
             })?;
         }
-        issuer.signer().map_err(|error| {
+        issuer.look().map_err(|error| {
             let fix = "or remove join.signer_cert and join.signer_key from this node";
             UserError::new(format!("join.signer_cert: {error}"), fix)
         })?;
@@ -222,6 +225,19 @@ impl Issuer {
             SignError::Request(_) => Refused::Asker(error.to_string()),
             SignError::Refused(_) => Refused::Here(error.to_string()),
         })
+    }
+
+    /// How long the signer may sign at `now`; zero if its files could not be used.
+    pub fn signer_left(&self, now: Timestamp) -> Span {
+        self.signer_until.lock().since(now)
+    }
+
+    /// Reads the signer's files.
+    pub(super) fn look(&self) -> Result<Validity, String> {
+        let validity = self.signer().map(|signer| signer.validity());
+        let until = validity.as_ref().map_or(Timestamp::from_secs(0), |it| it.not_after);
+        *self.signer_until.lock() = until;
+        validity.map_err(|error| error.to_string())
     }
 
     fn signer(&self) -> Result<Signer, pki::Error> {

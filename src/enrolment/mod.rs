@@ -26,6 +26,7 @@
 //! | `server` | the listener of `[join]` |
 //! | [`client`] | `tidegate join` |
 //! | [`renewal`] | the task that renews this node's certificate |
+//! | [`signer_watch`] | the task that reads how long this node's signer lasts |
 //! | [`revocation_file`] | revocations on the disk |
 
 pub mod client;
@@ -35,6 +36,7 @@ pub mod revocation_file;
 mod server;
 mod service_account;
 mod signed_token;
+pub mod signer_watch;
 mod tokens;
 
 pub use issuer::Issuer;

@@ -67,6 +67,7 @@ use crate::compat::envoy_ratelimit::statistics::statsd::StatsdExporter;
 use crate::config::{self, Config, UserError};
 use crate::enrolment::renewal::Renewal;
 use crate::enrolment::revocation_file;
+use crate::enrolment::signer_watch::SignerWatch;
 use crate::front::proxy::{AccessLog, ServerTls};
 use crate::front::rls;
 use crate::front::tls::Tls;
@@ -195,6 +196,10 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
             issuer: core.issuer.clone(),
         };
         tasks.spawn(renewal.run(stop_node.clone()).map(Ok));
+        if let Some(issuer) = core.issuer.clone() {
+            let watch = SignerWatch { issuer, clock: core.clock.clone() };
+            tasks.spawn(watch.run(stop_node.clone()).map(Ok));
+        }
         if let Some(folder) = config.node.data_dir.clone() {
             let revocations = mesh.revocations.clone();
             tasks.spawn(revocation_file::keep(folder, revocations, stop_node.clone()).map(Ok));

@@ -125,6 +125,10 @@ pub const CERTIFICATE_EXPIRES: Metric = gauge(
     "certificate_expires_seconds",
     "Time until this node's certificate expires and its peers refuse it",
 );
+pub const SIGNER_EXPIRES: Metric = gauge(
+    "signer_expires_seconds",
+    "Time until the signer of this node expires; 0 if its files cannot be used",
+);
 pub const CERTIFICATE_OK: Metric =
     gauge("certificate_ok", "1 while the present files of [tls] are in use");
 pub const CERTIFICATE_LOADS: Metric =

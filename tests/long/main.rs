@@ -9,6 +9,7 @@ mod far_regions;
 mod flooded_domain;
 mod idle_cost;
 mod overloaded_node;
+mod page_cost;
 mod replaced_under_load;
 mod taken_over;
 

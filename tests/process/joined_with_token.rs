@@ -85,6 +85,25 @@ async fn a_token_works_once_and_the_certificate_is_renewed_without_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn how_long_a_signer_lasts_is_a_metric_of_the_node_that_signs() {
+    let (cluster, _) = signing(&[]).await;
+    let [first, others @ ..] = &cluster.nodes[..] else { panic!("no node") };
+    // It began an hour before it was made.
+    days_of_signer(first, 89).await;
+    for node in others {
+        let text = cluster.http.get(node.admin, "/metrics").await.unwrap().body;
+        assert!(!text.contains("tidegate_signer"), "{} has no signer", node.id);
+    }
+    let file = cluster.dir.path().join("pki/signer.pem");
+    let certificate = fs::read(&file).unwrap();
+    fs::write(&file, "nothing").unwrap();
+    days_of_signer(first, 0).await;
+    first.logged("this node cannot sign certificates", 1).await;
+    fs::write(&file, certificate).unwrap();
+    days_of_signer(first, 89).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revoked_node_is_refused_by_all_and_its_keys_move() {
     let (mut cluster, peer) = signing(&[]).await;
     let pki = cluster.dir.path().join("joined");
@@ -147,6 +166,15 @@ async fn a_revoked_node_is_refused_by_all_and_its_keys_move() {
 }
 
 /// Three nodes, of which the first signs, and the address at which it does.
+/// Whole days until the signer of a node expires.
+async fn days_of_signer(node: &Node, expected: u64) {
+    let condition = async || match node.metric("tidegate_signer_expires_seconds").await / 86_400 {
+        days if days == expected => Ok(()),
+        days => Err(format!("{days} days")),
+    };
+    until(&format!("the signer lasts for {expected} days"), PATIENCE, condition).await;
+}
+
 async fn signing(sets: &[&str]) -> (Cluster, String) {
     let mut cluster = Cluster::start(TIDEGATE, OPTIONS).await;
     let pki = cluster.dir.path().join("pki");

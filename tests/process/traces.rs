@@ -27,6 +27,9 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use parking_lot::Mutex;
 use prost::Message;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate::front::rls::message::{
     Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
@@ -34,11 +37,13 @@ use tidegate_proto::rls::SHOULD_RATE_LIMIT;
 use tidegate_testkit::http_client::{Http, check_body};
 use tidegate_testkit::ports;
 use tidegate_testkit::process::{Cluster, ClusterOptions, Process, THREE};
+use tidegate_testkit::site::{Authority, Issued};
 use tidegate_testkit::wait::until;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
-use tonic::transport::Endpoint;
+use tonic::transport::{Endpoint, ServerTlsConfig};
 use tonic_prost::ProstCodec;
 
 use crate::TIDEGATE;
@@ -250,6 +255,58 @@ async fn a_receiver_that_is_gone_changes_no_verdict() {
     }
 }
 
+/// Over HTTP and gRPC. Of a receiver whose certificate is of another authority, or for another
+/// name, nothing is sent to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn spans_go_to_the_receiver_that_the_authority_vouches_for_alone() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let dir = tempfile::tempdir().unwrap();
+    for (name, authority) in [("ca", &authority), ("other", &other)] {
+        fs::write(dir.path().join(name), &authority.pem).unwrap();
+    }
+    for protocol in ["http", "grpc"] {
+        for (server, trusted, arrives) in [
+            (authority.issue("127.0.0.1"), Some("ca"), true),
+            (authority.issue("127.0.0.1"), Some("other"), false),
+            (authority.issue("collector.test"), Some("ca"), false),
+            // Those of the system.
+            (authority.issue("127.0.0.1"), None, false),
+        ] {
+            let receiver = match protocol {
+                "http" => Receiver::start_https(&server).await,
+                _ => Receiver::start_grpcs(&server).await,
+            };
+            let ca =
+                trusted.map(|name| format!("traces.tls_ca={}", dir.path().join(name).display()));
+            let endpoint = format!("traces.endpoint=https://{}", receiver.addr);
+            let protocol = format!("traces.protocol={protocol}");
+            let mut sets = vec![&*endpoint, &*protocol, "traces.sampling_rate=1"];
+            sets.extend(ca.as_deref());
+            let options = ClusterOptions {
+                nodes: &["alone"],
+                rules: RULES,
+                sets: &sets,
+                ..Default::default()
+            };
+            let cluster = Cluster::start(TIDEGATE, options).await;
+            assert_eq!(cluster.admitted(&[0], "shop", "few", "x", 6).await, 5);
+
+            let outcome = if arrives { "sent" } else { "failed" };
+            let sample = format!("tidegate_trace_spans_total{{outcome=\"{outcome}\"}}");
+            let counted = async || match cluster.nodes[0].metric(&sample).await {
+                6 => Ok(()),
+                count => Err(format!("{count}, {}", cluster.nodes[0].log())),
+            };
+            let case = format!("{protocol}, tls_ca {trusted:?}: all spans {outcome}");
+            until(&case, SOON, counted).await;
+            assert_eq!(receiver.recorded().len(), if arrives { 6 } else { 0 }, "{case}");
+            if !arrives {
+                cluster.nodes[0].logged("invalid peer certificate", 1).await;
+            }
+        }
+    }
+}
+
 async fn grpc_check(addr: SocketAddr, user: &str, parent: &str) {
     let entries = vec![Entry { key: "user".to_owned(), value: user.to_owned() }];
     let descriptors = vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
@@ -282,9 +339,26 @@ pub(crate) struct Recorded {
 
 impl Receiver {
     pub(crate) async fn start_http() -> Self {
+        Self::start_http_over(None).await
+    }
+
+    async fn start_https(server: &Issued) -> Self {
+        let chain = vec![CertificateDer::from_pem_slice(server.pem.as_bytes()).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(server.key.as_bytes()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .unwrap();
+        Self::start_http_over(Some(TlsAcceptor::from(Arc::new(config)))).await
+    }
+
+    async fn start_http_over(tls: Option<TlsAcceptor>) -> Self {
         let received = Arc::<Mutex<Vec<ExportTraceServiceRequest>>>::default();
         let kept = received.clone();
-        let (addr, running) = serve(move |request| {
+        let (addr, running) = serve(tls, move |request| {
             let kept = kept.clone();
             async move {
                 assert_eq!(request.uri().path(), "/v1/traces");
@@ -298,10 +372,21 @@ impl Receiver {
     }
 
     pub(crate) async fn start_grpc() -> Self {
+        Self::start_grpc_over(tonic::transport::Server::builder()).await
+    }
+
+    async fn start_grpcs(server: &Issued) -> Self {
+        let identity = tonic::transport::Identity::from_pem(&server.pem, &server.key);
+        let tls = ServerTlsConfig::new().identity(identity);
+        let server = tonic::transport::Server::builder().tls_config(tls).unwrap();
+        Self::start_grpc_over(server).await
+    }
+
+    async fn start_grpc_over(mut server: tonic::transport::Server) -> Self {
         let received = Arc::<Mutex<Vec<ExportTraceServiceRequest>>>::default();
         let addr = ports::free();
         let service = TraceServiceServer::new(Grpc(received.clone()));
-        let server = tonic::transport::Server::builder().add_service(service);
+        let server = server.add_service(service);
         let running = tokio::spawn(async move { server.serve(addr).await.unwrap() });
         let listens = async || TcpStream::connect(addr).await.map_err(|error| error.to_string());
         until("the receiver listens", SOON, listens).await;
@@ -393,7 +478,7 @@ impl Application {
     async fn start() -> Self {
         let received = Arc::<Mutex<Vec<HeaderMap>>>::default();
         let kept = received.clone();
-        let (addr, running) = serve(move |request| {
+        let (addr, running) = serve(None, move |request| {
             kept.lock().push(request.headers().clone());
             async {}
         })
@@ -404,6 +489,7 @@ impl Application {
 
 /// Answers every request with 200, after `take`.
 async fn serve<F: Future<Output = ()> + Send + 'static>(
+    tls: Option<TlsAcceptor>,
     take: impl Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
 ) -> (SocketAddr, AbortOnDropHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -420,8 +506,18 @@ async fn serve<F: Future<Output = ()> + Send + 'static>(
                     Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
                 }
             });
-            let io = TokioIo::new(stream);
-            connections.spawn(http1::Builder::new().serve_connection(io, service));
+            let tls = tls.clone();
+            connections.spawn(async move {
+                let http = http1::Builder::new();
+                // What a client does not complete is the client's affair.
+                let _ = match tls {
+                    None => http.serve_connection(TokioIo::new(stream), service).await,
+                    Some(tls) => match tls.accept(stream).await {
+                        Ok(stream) => http.serve_connection(TokioIo::new(stream), service).await,
+                        Err(_) => return,
+                    },
+                };
+            });
         }
     });
     (addr, AbortOnDropHandle::new(running))

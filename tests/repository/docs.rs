@@ -234,6 +234,17 @@ fn links_lead_somewhere() {
     assert!(dead.is_empty(), "\n{}", dead.join("\n"));
 }
 
+/// `scripts/site` builds the site from the summary.
+#[test]
+fn every_page_is_in_the_summary() {
+    let summary = links(&read("docs/SUMMARY.md"));
+    let pages =
+        documents().into_iter().filter_map(|name| Some(name.strip_prefix("docs/")?.to_owned()));
+    let missing: Vec<_> =
+        pages.filter(|page| page != "SUMMARY.md" && !summary.contains(page)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 // === reading Markdown ===
 
 fn root() -> PathBuf {

@@ -296,8 +296,12 @@ pub fn response(shown: &Shown, decided: &CarriedVerdict) -> RateLimitResp {
             } else {
                 missing.max(0) / limit
             };
+            // Hits as of later than now fill the bucket until then, beyond what is missing of it.
+            let full = i128::from(size) * i128::from(duration.as_nanos()) / limit;
+            let ahead = i128::from(verdict.reset.as_nanos()) - full;
+            let ahead = if quirks { 0 } else { ahead.max(0) / i128::from(NANOS_PER_MILLI) };
             let from = i128::from(millis(at.unwrap_or(*now)));
-            i64::try_from(from + missing).unwrap_or(i64::MAX)
+            i64::try_from(from + missing + ahead).unwrap_or(i64::MAX)
         }
     };
     let mut response = RateLimitResp {
@@ -311,7 +315,8 @@ pub fn response(shown: &Shown, decided: &CarriedVerdict) -> RateLimitResp {
     } else {
         Status::UnderLimit
     });
-    if let Some(owner) = owner.as_ref().filter(|_| *source == VerdictSource::Owner) {
+    let is_of_owner = matches!(source, VerdictSource::Owner | VerdictSource::NegativeCache);
+    if let Some(owner) = owner.as_ref().filter(|_| is_of_owner) {
         response.metadata.insert("owner".to_owned(), owner.to_string());
     }
     response

@@ -238,3 +238,145 @@ async fn refusals_stay_while_windows_end_by_themselves() {
     let remembered = one(a, check(&key, 1, HOUR)).await;
     assert_eq!(remembered, (false, 0, VerdictSource::NegativeCache));
 }
+
+/// Two nodes ask for one key, of which only one asks for grants.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_granted_and_not_spent_is_refused_only_until_it_is_back() {
+    let nodes = three(patient).await;
+    let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
+    let mut keys = keys_of(a, "b", "k");
+    let (key, other) = (keys.next().expect("one"), keys.next().expect("another"));
+    let quota = Quota::simple(Algorithm::FirstHitWindow, 1_000, HOUR).expect("valid");
+    let of = |is_leased, hits| CarriedCheck { quota, is_leased, ..check(&key, hits, HOUR) };
+    granted(a, &of(true, 1)).await;
+    let used = i64::from(1_000 - one(b, of(false, 0)).await.1);
+    let left = one(c, of(false, 1_000 - used)).await;
+    assert_eq!((left.0, left.1), (true, 0));
+    // With another key in one call to their owner, and from then on here.
+    let pair = [of(false, 1), check(&other, 1, HOUR)];
+    let refused = decide(c, &pair).await;
+    assert!(!refused[0].verdict.allowed);
+    assert_eq!(one(c, of(false, 1)).await, (false, 0, VerdictSource::NegativeCache));
+    eventually_passes(c, of(false, 1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leased_checks_of_keys_that_are_seldom_used_share_a_call() {
+    let nodes = three(patient).await;
+    let a = &nodes[0];
+    let keys: Vec<String> = keys_of(a, "b", "k").take(100).collect();
+    let leased = |key| CarriedCheck { is_leased: true, ..check(key, 1, HOUR) };
+    let checks: Vec<_> = keys.iter().map(|key| leased(key)).collect();
+    // With those of the cluster itself.
+    let calls = || a.joined().mesh.counters.calls.load(Ordering::Relaxed);
+    let before = calls();
+    let decided = decide(a, &checks).await;
+    let seen = |it: &CarriedVerdict| (it.verdict.remaining, it.source);
+    assert!(decided.iter().map(seen).all(|it| it == (9, VerdictSource::Owner)));
+    let sent = calls() - before;
+    assert!(sent < 50, "{sent} calls for 100 checks");
+}
+
+/// A key that clients use with `GLOBAL` and without: a refused node goes on when hits come back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_single_refusal_ends_when_granted_hits_come_back() {
+    let nodes = three(patient).await;
+    let [a, _, c] = &nodes[..] else { unreachable!("three nodes") };
+    let key = keys_of(a, "b", "k").next().expect("one");
+    let quota = Quota::simple(Algorithm::FirstHitWindow, 1_000, HOUR).expect("valid");
+    let of = |is_leased, hits| CarriedCheck { quota, is_leased, ..check(&key, hits, HOUR) };
+    granted(a, &of(true, 1)).await;
+    let left = one(c, of(false, 0)).await.1;
+    assert!(one(c, of(false, left.into())).await.0);
+    assert!(!one(c, of(false, 1)).await.0);
+    eventually_passes(c, of(false, 1)).await;
+}
+
+/// Hits that other nodes have spent before a reset are taken off with it; what they hold is not
+/// given out twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_takes_what_other_nodes_have_spent() {
+    let nodes = three(patient).await;
+    let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
+    // Then no other owner can have granted anything.
+    let start = Instant::now();
+    for key in keys_of(a, "b", "k") {
+        assert!(start.elapsed() < TIMEOUT, "b takes nothing back");
+        assert_eq!(one(b, check(&key, 3, HOUR)).await.1, 7);
+        if one(b, CarriedCheck { resets: true, ..check(&key, 0, HOUR) }).await.1 == 10 {
+            break;
+        }
+    }
+    let key = keys_of(a, "b", "spent").next().expect("one");
+    let quota = Quota::simple(Algorithm::FirstHitWindow, 1_000, HOUR).expect("valid");
+    let of = |is_leased, hits| CarriedCheck { quota, is_leased, ..check(&key, hits, HOUR) };
+    granted(a, &of(true, 1)).await;
+    while one(a, of(true, 1)).await.0 {}
+    let reset = CarriedCheck { resets: true, ..of(false, 0) };
+    let first = one(c, reset).await;
+    println!("{} of 1000 at once", first.1);
+    let start = Instant::now();
+    while one(c, of(false, 0)).await.1 < 1_000 {
+        assert!(start.elapsed() < TIMEOUT, "{}", one(c, of(false, 0)).await.1);
+        sleep(Duration::from_millis(20)).await;
+    }
+    // Nothing was taken twice.
+    assert!(one(c, of(false, 1_000)).await.0);
+    for node in [a, b, c] {
+        assert!(!one(node, of(true, 1)).await.0);
+    }
+}
+
+/// The owner that granted hits has gone, and its successor resets the limits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_at_a_new_owner_gives_nothing_out_that_is_held() {
+    const LIMIT: u32 = 1_000;
+    let mut nodes = three(patient).await;
+    let replica_is_c = |key: &String| {
+        let token = counter_of(&nodes[0], key).token;
+        let topology = nodes[0].core.topology.load_full();
+        topology.ring().is_some_and(|ring| *ring.replicas(token, 1)[1] == id("c"))
+    };
+    let keys: Vec<String> = keys_of(&nodes[0], "b", "k").filter(replica_is_c).take(16).collect();
+    let quota = Quota::simple(Algorithm::FirstHitWindow, LIMIT, HOUR).expect("valid");
+    let of = |key, is_leased, hits| CarriedCheck { quota, is_leased, ..check(key, hits, HOUR) };
+    let b = nodes.remove(1);
+    let [a, c] = &nodes[..] else { unreachable!("two nodes") };
+    for key in &keys {
+        granted(a, &of(key, true, 1)).await;
+    }
+    b.stop().await;
+    let (mut held, mut freed) = (0, 0);
+    for key in &keys {
+        let reset = CarriedCheck { resets: true, ..of(key, true, 0) };
+        let (_, left, source) = one(c, reset).await;
+        if source != VerdictSource::Local {
+            continue;
+        }
+        let mut spent = 0;
+        while let (true, _, VerdictSource::Grant) = one(a, of(key, true, 1)).await {
+            spent += 1;
+        }
+        held += u32::from(spent > 0);
+        freed += u32::from(left == LIMIT);
+        assert!(left + spent <= LIMIT, "{left} at the owner, {spent} were held");
+    }
+    println!("of {} keys {held} were held at a, {freed} were whole at once", keys.len());
+}
+
+/// Checks until the node holds granted hits.
+async fn granted(node: &Node, check: &CarriedCheck<'_>) {
+    let (start, before) = (Instant::now(), node.core.decider.granted_hits().1);
+    while node.core.decider.granted_hits().1 <= before {
+        assert!(start.elapsed() < TIMEOUT, "nothing is granted");
+        decide(node, std::slice::from_ref(check)).await;
+    }
+}
+
+async fn eventually_passes(node: &Node, check: CarriedCheck<'_>) {
+    let start = Instant::now();
+    while !one(node, check).await.0 {
+        assert!(start.elapsed() < TIMEOUT, "it is refused still");
+        sleep(Duration::from_millis(10)).await;
+    }
+}

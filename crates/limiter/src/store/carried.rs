@@ -55,7 +55,9 @@ impl Carried {
     fn instant(&self, now: Timestamp) -> Option<Timestamp> {
         let is_instant =
             matches!(self.counter.quota.algorithm(), Algorithm::TokenBucket | Algorithm::Gcra);
-        self.at.filter(|_| is_instant).map(|at| at.max(now.minus(BEHIND_MAX)))
+        let at = self.at.filter(|_| is_instant).map(|at| at.max(now.minus(BEHIND_MAX)));
+        // Hits come back now, also those of a client whose clock is ahead.
+        if self.hits.refund() > 0 { at.map(|at| at.min(now)) } else { at }
     }
 }
 
@@ -121,7 +123,7 @@ impl Shard {
         let params = check.params(now);
         if *resets {
             let was_open = self.is_open(check, now);
-            let at = params.at;
+            let at = params.at.map(|at| at.min(now));
             let all = CheckParams { at, ..CheckParams::strict(Hits::new(i64::MIN), now) };
             let reset = self.check_single(counter, all, overflow);
             if was_open && counter.is_first_hit_window() {
@@ -245,5 +247,99 @@ mod tests {
         // Also of a client whose request is late.
         let at = Some(NOW.minus(Span::from_millis(5)));
         assert_eq!(remaining(&store, Carried { at, ..bucket(0, true) }, NOW), 10);
+    }
+
+    /// A window that is over has its place in the table until it is needed.
+    #[test]
+    fn what_a_refused_request_takes_outlasts_the_window_before() {
+        let millis = |millis| Span::from_millis(millis);
+        let of = |hits, window| {
+            let quota = Quota::simple(Algorithm::FirstHitWindow, 10, window).expect("valid");
+            let check = carried(Algorithm::FirstHitWindow, hits);
+            Carried { counter: Counter { quota, ..check.counter }, ..check }
+        };
+        let drains = Behavior { drains: true, ..Behavior::default() };
+        let hour = Span::from_secs(3_600);
+        let drain = Carried { behavior: drains, ..of(50, hour) };
+        let ended = |store: &Store| assert_eq!(remaining(store, of(3, millis(700)), NOW), 7);
+        let reset = |store: &Store| {
+            assert_eq!(remaining(store, of(3, hour), NOW), 7);
+            assert_eq!(remaining(store, Carried { resets: true, ..of(0, hour) }, NOW), 10);
+        };
+        let given_back = |store: &Store| {
+            assert_eq!(remaining(store, of(3, hour), NOW), 7);
+            assert_eq!(remaining(store, of(-3, hour), NOW), 10);
+        };
+        let open = |store: &Store| assert_eq!(remaining(store, of(3, hour), NOW), 7);
+        for what in ["ended", "reset", "given back", "open"] {
+            let store = store();
+            match what {
+                "ended" => ended(&store),
+                "reset" => reset(&store),
+                "given back" => given_back(&store),
+                _ => open(&store),
+            }
+            let now = NOW.plus(millis(700));
+            let refused = store.check_carried_if(&drain, now, || true).expect("owned");
+            assert_eq!((refused.allowed, refused.remaining), (false, 0), "{what}");
+            for later in [now, now.plus(Span::from_secs(10))] {
+                assert_eq!(remaining(&store, of(0, hour), later), 0, "{what}");
+            }
+        }
+    }
+
+    /// A longer request that drains an open window gives it its length.
+    #[test]
+    fn a_window_that_was_drained_lasts_as_its_answer_says() {
+        let store = store();
+        let window = |hits, millis| {
+            let window = Span::from_millis(millis);
+            let quota = Quota::simple(Algorithm::FirstHitWindow, 10, window).expect("valid");
+            let check = carried(Algorithm::FirstHitWindow, hits);
+            Carried { counter: Counter { quota, ..check.counter }, ..check }
+        };
+        assert_eq!(remaining(&store, window(3, 600), NOW), 7);
+        let behavior = Behavior { drains: true, ..Behavior::default() };
+        let drain = Carried { behavior, ..window(50, 60_000) };
+        let now = NOW.plus(Span::from_millis(100));
+        let refused = store.check_carried_if(&drain, now, || true).expect("owned");
+        assert_eq!(refused.reset, Span::from_millis(59_900));
+        assert_eq!(remaining(&store, window(0, 60_000), NOW.plus(Span::from_secs(30))), 0);
+    }
+
+    #[test]
+    fn hits_that_come_back_as_of_the_future_come_back_now() {
+        let at = Some(NOW.plus(Span::from_secs(20)));
+        for (hits, resets, left) in [(-1, false, 9), (0, true, 10)] {
+            let store = store();
+            let of = |hits| carried(Algorithm::TokenBucket, hits);
+            assert_eq!(remaining(&store, of(2), NOW), 8);
+            let back = Carried { at, resets, ..of(hits) };
+            assert!(store.check_carried_if(&back, NOW, || true).expect("owned").allowed);
+            assert_eq!(remaining(&store, of(0), NOW), left);
+        }
+    }
+
+    /// A key that the table has no room for uses none of what such keys share itself.
+    #[test]
+    fn a_key_without_a_place_gives_nothing_back_to_others() {
+        let store = Store::new(Options { keys_max: 1, on_full: OnFull::Share, shards: Some(1) });
+        let of = |key: &str, hits| {
+            let check = carried(Algorithm::FirstHitWindow, hits);
+            let key = KeyHasher::new([7; 16]).carried("n", key, [0; 3]);
+            let quota = check.counter.quota;
+            let key = key.counter(&quota, Mode::Strict, Scope::Region);
+            Carried { counter: Counter { key, quota }, ..check }
+        };
+        let known: Vec<String> = (0..100).map(|key| key.to_string()).collect();
+        for key in &known {
+            remaining(&store, of(key, 1), NOW);
+        }
+        let shared = remaining(&store, of("new", 0), NOW);
+        assert!(shared < 10, "the table has room");
+        let reset = Carried { resets: true, ..of("another", 0) };
+        assert_eq!(remaining(&store, reset, NOW), shared);
+        assert_eq!(remaining(&store, of("another", -5), NOW), shared);
+        assert_eq!(remaining(&store, of("new", 0), NOW), shared);
     }
 }

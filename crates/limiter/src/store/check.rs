@@ -397,6 +397,11 @@ impl Shard {
         if let Some(verdict) = self.charge_known(counter, params) {
             return verdict;
         }
+        // What new keys share is not given back to one of them: it used none of that itself.
+        if params.hits.refund() > 0 && matches!(placement, Placement::Shared(_)) {
+            let peek = CheckParams { hits: Hits::PEEK, ..params };
+            return self.preview(counter, peek, placement);
+        }
         match placement {
             Placement::Table => self.charge_new(counter, params),
             Placement::Shared(shared) => {
@@ -425,9 +430,11 @@ impl Shard {
         let (slot, queues) = self.live_mut(*key, params.now)?;
         let window = OpenWindow::of(slot);
         let verdict = params.decide(&mut slot.state, quota);
-        // A first-hit window has the length of the request at hand. One that is refused takes
-        // nothing, and so it does not end the window for requests of a longer one either.
-        let is_kept = !verdict.allowed && quota.algorithm() == Algorithm::FirstHitWindow;
+        // A first-hit window has the length of the request at hand. One that takes nothing does not
+        // end the window for requests of a longer one either.
+        let is_kept = !verdict.allowed
+            && quota.algorithm() == Algorithm::FirstHitWindow
+            && !counts_refused(quota, params, &verdict);
         if params.me.is_none() && !is_kept {
             slot.meta = slot.meta.with_expiry(params.expiry(&slot.state, quota));
         }
