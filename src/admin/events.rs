@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
 use super::event_stream::{self, COMMENT, Events};
+use super::key::Key;
 use super::snapshot::KeyReport;
 
 /// A comment is sent after this time without an event.
@@ -23,9 +24,8 @@ pub trait Overview: Send + Sync + 'static {
     /// there is a receiver.
     fn snapshots(&self) -> watch::Receiver<Bytes>;
 
-    /// What the counters of a key hold, given as key/value pairs, outermost first. Nothing is
-    /// counted.
-    fn key(&self, domain: String, entries: Vec<(String, String)>) -> BoxFuture<'_, KeyReport>;
+    /// What the counters of a key hold. Nothing is counted.
+    fn key(&self, key: Key) -> BoxFuture<'_, KeyReport>;
 }
 
 /// The snapshots for one client.

@@ -24,7 +24,7 @@ use super::certificates::{Certificates, TokenOrder};
 use super::dashboard;
 use super::event_stream::{STREAMS_MAX, Streams};
 use super::events::{Overview, Snapshots};
-use super::key::{Key, KeyOrder, Keys};
+use super::key::{CarriedKey, Key, KeyOrder, Keys};
 use super::operate::{Operate, Refusal};
 use super::report::{DrainReport, Inspect};
 use crate::front::pages::Page;
@@ -286,7 +286,7 @@ async fn regions(State(state): State<Routed>) -> Response {
 
 async fn owner(State(state): State<Routed>, uri: Uri) -> Response {
     match descriptor(&uri, None) {
-        Ok((Key { domain, entries }, _)) => {
+        Ok((domain, entries, _)) => {
             json(StatusCode::OK, &state.admin.inspect.owner(&domain, &entries))
         }
         Err(text) => refuse(StatusCode::BAD_REQUEST, &text),
@@ -295,10 +295,8 @@ async fn owner(State(state): State<Routed>, uri: Uri) -> Response {
 
 /// As [`owner`], with what the counters hold.
 async fn key(State(state): State<Routed>, uri: Uri) -> Response {
-    match descriptor(&uri, None) {
-        Ok((Key { domain, entries }, _)) => {
-            json(StatusCode::OK, &state.admin.overview.key(domain, entries).await)
-        }
+    match key_of(&uri, None).and_then(|(key, _)| with_limit(key)) {
+        Ok(key) => json(StatusCode::OK, &state.admin.overview.key(key).await),
         Err(text) => refuse(StatusCode::BAD_REQUEST, &text),
     }
 }
@@ -337,17 +335,51 @@ async fn order_key(
     parameter: Option<&str>,
     order: impl FnOnce(Option<String>) -> Result<KeyOrder, &'static str>,
 ) -> Response {
-    let parsed = descriptor(uri, parameter)
+    let parsed = key_of(uri, parameter)
         .and_then(|(key, argument)| Ok((key, order(argument).map_err(str::to_owned)?)));
+    let parsed = parsed.and_then(|(key, order)| match order {
+        // It is about one counter.
+        KeyOrder::Adjust(_) => Ok((with_limit(key)?, order)),
+        _ => Ok((key, order)),
+    });
     match parsed {
         Ok((key, order)) => answered(state.admin.keys.order(key, order).await),
         Err(text) => refuse(StatusCode::BAD_REQUEST, &text),
     }
 }
 
+/// A descriptor; or, without a domain, the name and the key of requests that carry their limit. And
+/// the value of `parameter`.
+fn key_of(uri: &Uri, parameter: Option<&str>) -> Result<(Key, Option<String>), String> {
+    let mut pairs = uri.query().and_then(decode_query).unwrap_or_default();
+    let has = |field: &str| pairs.iter().any(|(name, _)| name == field);
+    if has("domain") || !has("name") || !has("unique_key") {
+        let (domain, entries, argument) = descriptor(uri, parameter)?;
+        return Ok((Key::Descriptor { domain, entries }, argument));
+    }
+    let position = pairs.iter().position(|(name, _)| Some(&**name) == parameter);
+    let argument = position.map(|at| pairs.remove(at).1);
+    Ok((Key::Carried(CarriedKey::of_query(&pairs)?), argument))
+}
+
+/// The key, unless it has several counters and none is named.
+fn with_limit(key: Key) -> Result<Key, String> {
+    match key {
+        Key::Carried(CarriedKey { limit: None, .. }) => {
+            let text = "say which counter: limit=N with duration=1m or calendar=hour, and of a \
+                        bucket algorithm=LEAKY_BUCKET and its burst=N";
+            Err(text.to_owned())
+        }
+        key => Ok(key),
+    }
+}
+
+/// Domain, entries, and the value of a parameter.
+type Described = (String, Vec<(String, String)>, Option<String>);
+
 /// `domain=D` and, in order, the entries; and the first value of `parameter`, which is none of
 /// them if it comes before the domain.
-fn descriptor(uri: &Uri, parameter: Option<&str>) -> Result<(Key, Option<String>), String> {
+fn descriptor(uri: &Uri, parameter: Option<&str>) -> Result<Described, String> {
     let usage = |problem: &str| format!("{problem}; use {}?domain=D&KEY=VALUE", uri.path());
     let Some(mut pairs) = uri.query().and_then(decode_query) else {
         return Err(usage("query missing or not percent-encoded UTF-8"));
@@ -360,9 +392,7 @@ fn descriptor(uri: &Uri, parameter: Option<&str>) -> Result<(Key, Option<String>
     });
     let domain = pairs.iter().position(|(name, _)| name == "domain").map(|i| pairs.remove(i).1);
     match domain {
-        Some(domain) if !domain.is_empty() && !pairs.is_empty() => {
-            Ok((Key { domain, entries: pairs }, argument))
-        }
+        Some(domain) if !domain.is_empty() && !pairs.is_empty() => Ok((domain, pairs, argument)),
         _ => Err(usage("a domain and at least one entry are required")),
     }
 }

@@ -1,8 +1,9 @@
 //! `tidegate key`: one key by hand.
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use percent_encoding::utf8_percent_encode;
+use percent_encoding::{PercentEncode, utf8_percent_encode};
 use tidegate_demo::output::Paint;
 use tidegate_limiter::units::Span;
 
@@ -10,7 +11,7 @@ use super::Failure;
 use super::client::{AdminDoor, RESERVED, write_announced, write_json};
 use super::entry::entry;
 use super::status::{duration, write_owner};
-use crate::admin::key::KeyOrdered;
+use crate::admin::key::{INTERVALS, KeyOrdered};
 use crate::admin::snapshot::{KeyReport, LimitReport};
 
 /// Show one key, begin it anew, or block it.
@@ -20,21 +21,21 @@ pub(super) enum Command {
     /// Show the limits of a key as its owner has them
     Show {
         #[command(flatten)]
-        key: Key,
+        counter: Counter,
         #[command(flatten)]
         common: Common,
     },
     /// Begin the counters of a key anew, at all nodes
     Reset {
         #[command(flatten)]
-        key: Key,
+        key: KeyArgs,
         #[command(flatten)]
         common: Common,
     },
-    /// Count hits, also beyond the limit, or give hits back
+    /// Count hits, also beyond the limit of a rule, or give hits back
     Adjust {
         #[command(flatten)]
-        key: Key,
+        counter: Counter,
         /// Hits to count; negative to give back
         #[arg(long, value_name = "N", allow_negative_numbers = true)]
         hits: i64,
@@ -44,7 +45,7 @@ pub(super) enum Command {
     /// Refuse a key, at all nodes
     Block {
         #[command(flatten)]
-        key: Key,
+        key: KeyArgs,
         /// For how long, such as 10m [default: until it is unblocked]
         #[arg(long = "for", value_name = "DURATION")]
         span: Option<Span>,
@@ -54,19 +55,48 @@ pub(super) enum Command {
     /// Lift a block
     Unblock {
         #[command(flatten)]
-        key: Key,
+        key: KeyArgs,
         #[command(flatten)]
         common: Common,
     },
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Key {
+pub(super) struct KeyArgs {
     /// Domain of the rules
-    domain: String,
+    #[arg(required_unless_present = "name", conflicts_with = "name")]
+    domain: Option<String>,
     /// Entries of the descriptor, outermost first
-    #[arg(required = true, value_name = "KEY=VALUE", value_parser = entry)]
+    #[arg(required_unless_present = "name", value_name = "KEY=VALUE", value_parser = entry)]
     entries: Vec<(String, String)>,
+    /// Instead of a descriptor: the name in requests of Gubernator's clients, which carry a limit
+    #[arg(long, requires = "unique_key")]
+    name: Option<String>,
+    /// Their unique key
+    #[arg(long, value_name = "KEY", requires = "name")]
+    unique_key: Option<String>,
+}
+
+/// A key, and which of its counters if its requests carry their limit.
+#[derive(Debug, clap::Args)]
+pub(super) struct Counter {
+    #[command(flatten)]
+    key: KeyArgs,
+    /// The limit of these requests; with a duration, or an interval of the calendar
+    #[arg(long, value_name = "N", requires = "name")]
+    limit: Option<u32>,
+    /// Their duration, such as 1m
+    #[arg(long, requires = "limit", conflicts_with = "calendar")]
+    duration: Option<Span>,
+    /// Their interval of the calendar
+    #[arg(long, value_name = "INTERVAL", requires = "limit", value_parser = INTERVALS)]
+    calendar: Option<String>,
+    /// Their algorithm
+    #[arg(long, requires = "limit", value_parser = ["TOKEN_BUCKET", "LEAKY_BUCKET"])]
+    algorithm: Option<String>,
+    /// Their burst
+    #[arg(long, value_name = "N", requires = "limit")]
+    burst: Option<u32>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -87,27 +117,31 @@ Examples:
   tidegate key reset demo user=alice
   tidegate key adjust demo user=alice --hits -5
   tidegate key block demo user=alice --for 10m
-  tidegate key unblock demo user=alice --url http://10.1.0.4:8082";
+  tidegate key unblock demo user=alice --url http://10.1.0.4:8082
+  tidegate key show --name requests --unique-key account:1 --limit 100 --duration 1m
+  tidegate key reset --name requests --unique-key account:1";
 
 pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Result<bool, Failure> {
-    let (name, key, parameter, common) = match command {
-        Command::Show { key, common } => {
+    let (name, query, parameter, common) = match command {
+        Command::Show { counter, common } => {
             let text = |out: &mut dyn Write, report: &KeyReport| {
                 write_report(out, Paint { on: screen }, report)
             };
-            let path = format!("/key?{}", key.query());
+            let path = format!("/key?{}", counter.query());
             common.listener.report(&path, common.json, out, text)?;
             return Ok(true);
         }
-        Command::Reset { key, common } => ("reset", key, String::new(), common),
-        Command::Adjust { key, hits, common } => ("adjust", key, format!("hits={hits}&"), common),
+        Command::Reset { key, common } => ("reset", key.query(), String::new(), common),
+        Command::Adjust { counter, hits, common } => {
+            ("adjust", counter.query(), format!("hits={hits}&"), common)
+        }
         Command::Block { key, span, common } => {
             let parameter = span.map(|span| format!("for={span}&")).unwrap_or_default();
-            ("block", key, parameter, common)
+            ("block", key.query(), parameter, common)
         }
-        Command::Unblock { key, common } => ("unblock", key, String::new(), common),
+        Command::Unblock { key, common } => ("unblock", key.query(), String::new(), common),
     };
-    let path = format!("/key/{name}?{parameter}{}", key.query());
+    let path = format!("/key/{name}?{parameter}{query}");
     let ordered: KeyOrdered = common.listener.order_report(&path)?;
     if common.json {
         write_json(out, &ordered)?;
@@ -119,14 +153,40 @@ pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Resul
     Ok(true)
 }
 
-impl Key {
+impl KeyArgs {
     fn query(&self) -> String {
-        let encode = |text| utf8_percent_encode(text, RESERVED);
-        let domain = format!("domain={}", encode(&self.domain));
-        let entries = self.entries.iter();
-        let entries = entries.map(|(key, value)| format!("{}={}", encode(key), encode(value)));
-        std::iter::once(domain).chain(entries).collect::<Vec<_>>().join("&")
+        let pair = |(key, value): (&str, &str)| format!("{}={}", encoded(key), encoded(value));
+        let Self { domain, entries, name, unique_key } = self;
+        let named = [("domain", domain), ("name", name), ("unique_key", unique_key)];
+        let named = named.into_iter().filter_map(|(field, value)| Some((field, value.as_deref()?)));
+        let entries = entries.iter().map(|(key, value)| (&**key, &**value));
+        named.chain(entries).map(pair).collect::<Vec<_>>().join("&")
     }
+}
+
+impl Counter {
+    fn query(&self) -> String {
+        let Self { key, limit, duration, calendar, algorithm, burst } = self;
+        let mut query = key.query();
+        let fields = [
+            ("limit", limit.map(|limit| limit.to_string())),
+            ("duration", duration.map(|duration| duration.to_string())),
+            ("calendar", calendar.clone()),
+            ("algorithm", algorithm.clone()),
+            ("burst", burst.map(|burst| burst.to_string())),
+        ];
+        for (field, value) in fields {
+            if let Some(value) = value {
+                // Writing to a string never fails.
+                let _ = write!(query, "&{field}={}", encoded(&value));
+            }
+        }
+        query
+    }
+}
+
+fn encoded(text: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(text, RESERVED)
 }
 
 fn write_report(out: &mut dyn Write, paint: Paint, report: &KeyReport) -> io::Result<()> {

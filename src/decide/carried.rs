@@ -15,6 +15,9 @@
 //! **Once.** Each check of a call has an id of its own, so that an owner to which a call is sent
 //! again decides none of them twice (`dedup_cache.rs`).
 //!
+//! **By hand.** What an operator does to a key holds for all counters of its name and key: they
+//! begin anew together, and are blocked together.
+//!
 //! A peer of a release without such calls decides none; `on_unavailable` does, as if it could not
 //! be reached. `docs/adr/0065-carried-limits.md` has what was weighed.
 
@@ -34,15 +37,18 @@ use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::{Behavior, Verdict};
 use tidegate_limiter::policy::{Durability, Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
-use tidegate_limiter::store::{Carried, Counter, CounterKind, KeyHash, Verdicts};
+use tidegate_limiter::store::{
+    Carried, Counter, CounterKind, DescriptorHash, KeyHash, KeyHasher, Verdicts,
+};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId, node_actor};
 use tidegate_rules::book::Rule;
 use tidegate_rules::stats::RuleStats;
 use tokio::time::{Instant, sleep_until};
 
+use super::blocked_by_hand;
 use super::check::{Decide, VerdictSource};
-use super::decider::{Decider, Peers, Shared, Step};
+use super::decider::{Decider, LocalNode, Peers, Shared, Step};
 use super::dedup_cache::Once;
 use super::fallback;
 use super::grant_ledger::Charged;
@@ -83,6 +89,11 @@ pub struct CarriedCheck<'a> {
     pub resets: bool,
     /// Decided from granted hits, where there are any.
     pub is_leased: bool,
+}
+
+/// By what operators name all counters of a key: part of none, and so the same for each.
+pub fn carried_key(hasher: &KeyHasher, name: &str, unique_key: &str) -> DescriptorHash {
+    hasher.carried(name, unique_key, [0; 3])
 }
 
 /// The verdict on a check.
@@ -128,7 +139,13 @@ impl DecideCarried for Decider {
         let mut waiting = BTreeSet::new();
         for (at, check) in checks.iter().enumerate() {
             let rule = if check.is_leased { &rules.leased } else { &rules.strict };
-            let carried = self.carried(check, rule);
+            let (carried, blocked_until) = self.carried(check, rule);
+            if let Some(verdict) = blocked_by_hand::refusal(&check.quota, blocked_until, now) {
+                let source = VerdictSource::Blocked;
+                self.shared.counters.blocked.fetch_add(1, Ordering::Relaxed);
+                verdicts.push(CarriedVerdict { verdict, now, source, owner: None });
+                continue;
+            }
             let token = carried.counter.key.token;
             // What follows a check of the same key that waits is decided after it.
             let begun = if waiting.contains(&token) {
@@ -170,9 +187,15 @@ impl DecideCarried for Decider {
 // === impl Decider: for this node ===
 
 impl Decider {
-    fn carried(&self, check: &CarriedCheck<'_>, rule: &Rule) -> Carried {
+    /// The check with its counter, and until when an operator has blocked its key.
+    fn carried(&self, check: &CarriedCheck<'_>, rule: &Rule) -> (Carried, Timestamp) {
         let CarriedCheck { name, unique_key, part, quota, hits, behavior, at, resets, .. } = *check;
-        let hash = self.shared.node.hasher.carried(name, unique_key, part);
+        let LocalNode { hasher, interventions, .. } = &self.shared.node;
+        let mut hash = hasher.carried(name, unique_key, part);
+        let mut blocked_until = Timestamp::EPOCH;
+        if let Some(done) = interventions.find_with(|| carried_key(hasher, name, unique_key)) {
+            (hash, blocked_until) = (done.counts_part_as(hash), done.block.until);
+        }
         let kind = match quota.algorithm() {
             // A window may become longer or shorter and goes on.
             Algorithm::FirstHitWindow => {
@@ -181,7 +204,7 @@ impl Decider {
             _ => CounterKind::of(&quota, Mode::Strict, rule.scope),
         };
         let counter = Counter { key: hash.counter_of(kind), quota };
-        Carried { counter, hits, behavior, at, resets }
+        (Carried { counter, hits, behavior, at, resets }, blocked_until)
     }
 
     /// Decides a check that needs no other node; otherwise returns what of it is done, if it was
@@ -381,9 +404,9 @@ impl Decider {
     /// Has checks of one key decided by its owner, one after the other. The first that has no
     /// verdict has waited until its deadline: those after it would only wait as long, each.
     async fn search_each(&self, chain: Vec<&Deferred<'_>>) -> Brought {
-        let mut brought = Brought::new();
-        let mut is_reachable = true;
-        for Deferred { at, rule, carried, .. } in chain {
+        let mut brought = self.decide_run(&chain).await;
+        let mut is_reachable = brought.iter().all(|(.., decided)| decided.is_ok());
+        for Deferred { at, rule, carried, .. } in chain.into_iter().skip(brought.len()) {
             let decided = if is_reachable {
                 self.search_owner(rule, carried).await
             } else {
@@ -394,6 +417,51 @@ impl Decider {
             brought.push((*at, self.shared.node.clock.now(), decided));
         }
         brought
+    }
+
+    /// Decides checks of one key, as many of the first as this node owns. A copy that is made after
+    /// the last of them has what each has counted: one confirms all.
+    async fn decide_run(&self, chain: &[&Deferred<'_>]) -> Brought {
+        let Some(first) = chain.first() else { return Brought::new() };
+        let (rule, now) = (first.rule, self.shared.node.clock.now());
+        let counters = std::slice::from_ref(&first.carried.counter);
+        let owner_term = self.owner_term(rule.durability, counters, rule.scope);
+        let mut run = Vec::with_capacity(chain.len());
+        let mut counters: SmallVec<[Counter; 1]> = SmallVec::new();
+        let mut awaiting: Option<Hits> = None;
+        let mut gives_back = false;
+        for Deferred { at, rule, carried, .. } in chain {
+            let decided = self.decide_carried_if_owned(carried, OwnerRule::of(rule), now);
+            let Some(verdict) = decided else { break };
+            self.recall_if_refused(rule, carried.counter.key, &verdict, now);
+            let verdicts: Verdicts = smallvec::smallvec![verdict];
+            let waits = self.needs_replica(rule.durability, carried.hits, &verdicts);
+            if waits {
+                awaiting = awaiting.max(Some(carried.hits));
+                if counters.iter().all(|counter| counter.key != carried.counter.key) {
+                    counters.push(carried.counter);
+                }
+            }
+            gives_back |= carried.gives_back();
+            run.push((*at, verdicts, waits));
+        }
+        let is_confirmed = match awaiting {
+            // What one check counts, another may give back.
+            Some(hits) => {
+                let hits = if gives_back { Hits::new(-1) } else { hits };
+                let decided = (&counters[..], rule.scope, owner_term);
+                self.is_confirmed(decided, hits, self.deadline(rule.scope)).await
+            }
+            None => true,
+        };
+        let came = self.shared.node.clock.now();
+        let brought = run.into_iter().map(|(at, verdicts, waits)| {
+            let decided = (is_confirmed || !waits)
+                .then(|| self.counted(verdicts, VerdictSource::Local))
+                .ok_or(NoVerdict::Unconfirmed);
+            (at, came, decided)
+        });
+        brought.collect()
     }
 
     /// One call with several checks to one node.
@@ -618,7 +686,7 @@ impl Decider {
             Entry { key: "name", value: check.name },
             Entry { key: "unique_key", value: check.unique_key },
         ];
-        let key = self.carried(check, rule).counter.key;
+        let key = self.carried(check, rule).0.counter.key;
         refused_keys.refused(key, &rule.id, &entries, check.hits.charge(), now);
     }
 }

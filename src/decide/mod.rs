@@ -78,7 +78,7 @@ mod throttle;
 mod traced;
 
 pub use blocked_sources::{BlockedSources, SourceCounters};
-pub use carried::{CarriedCheck, CarriedVerdict, DecideCarried};
+pub use carried::{CarriedCheck, CarriedVerdict, DecideCarried, carried_key};
 pub use check::{
     CheckRequest, CheckResponse, Decide, Status, THROTTLE_BATCH_MAX, Throttle, ThrottleRequest,
     VerdictSource,

@@ -13,7 +13,7 @@ use bytes::{Buf, Bytes};
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -72,7 +72,7 @@ pub enum Protocols {
     /// HTTP/2 only; `None` for plain text.
     Grpc(Option<Tls>),
     /// As `Http`, for requests that are passed on: they carry the [`Framing`] of their connection
-    /// and its [`Tunnels`], and the connection lingers when it is closed.
+    /// and its [`Tunnels`], and the connection always lingers when it is closed.
     Proxy {
         /// `None` for plain text.
         tls: Option<Tls>,
@@ -226,11 +226,11 @@ impl Connection {
                 }
             }
         });
-        let io = TokioIo::new(Lingering::new(inspected, lingers));
+        let io = TokioIo::new(Lingering::new(inspected, lingers.clone()));
         let streams = Streams::default();
         let builder = self.builder(streams.clone());
         let passed_on = framing.map(|framing| (framing, tunnels.clone()));
-        let service = self.service(service, Arc::clone(&timeouts), passed_on);
+        let service = self.service(service, Arc::clone(&timeouts), passed_on, lingers.clone());
         // A connection that may switch detects the version of HTTP, also where only one is served.
         let has_ended = if is_proxy {
             let connection = pin!(builder.serve_connection_with_upgrades(io, service));
@@ -314,6 +314,7 @@ impl Connection {
         service: S,
         timeouts: Arc<Timeouts>,
         passed_on: Option<(Arc<Framing>, Tunnels)>,
+        lingers: Arc<AtomicBool>,
     ) -> impl hyper::service::Service<
         Request<Incoming>,
         Response = Response<impl ResponseBody + use<S>>,
@@ -330,6 +331,9 @@ impl Connection {
             if let Some((framing, tunnels)) = &passed_on {
                 request.extensions_mut().insert(Arc::clone(framing));
                 request.extensions_mut().insert(tunnels.clone());
+            } else if is_http && request.version() < Version::HTTP_2 {
+                // Over HTTP/2 a stream ends without its connection.
+                lingers.store(may_be_unread(request.body()), Ordering::Relaxed);
             }
             let in_flight = timeouts.begin();
             let response = service.clone().oneshot(request);
@@ -372,6 +376,12 @@ impl Connection {
             }
         }
     }
+}
+
+/// Whether a request may be answered while its client still sends this body. What is shorter is in
+/// the buffers of the connection by then.
+fn may_be_unread(body: &Incoming) -> bool {
+    body.size_hint().upper().is_none_or(|bytes| bytes > HTTP1_BUFFER_MIN as u64)
 }
 
 /// The body of a response, in flight until the client has taken it: a body is dropped as soon as

@@ -57,6 +57,16 @@ fn ring_shares(topology: &Topology) -> RingShares {
     Arc::new(arcs.map(|(id, ranges)| (id, share(ranges.share_ppm()))).collect())
 }
 
+fn owner_of(region: &str, node: Option<&NodeId>) -> Option<OwnerOf> {
+    Some(OwnerOf { region: region.to_owned(), node: node?.to_string() })
+}
+
+/// One owner in each region.
+fn region_owners(topology: &Topology, token: u64) -> Vec<OwnerOf> {
+    let owner = |region| owner_of(region, topology.region_owner(region, token));
+    topology.regions().filter_map(owner).collect()
+}
+
 impl Inspect for View {
     fn status(&self) -> StatusReport {
         let topology = self.core.topology.load();
@@ -105,9 +115,6 @@ impl Inspect for View {
         let rule = found.as_ref().map(|found| found.rule);
         let has_owner = rule.is_some_and(|rule| rule.mode != Mode::Eventual);
         let scope = rule.filter(|_| has_owner).map(|rule| rule.scope);
-        let owner_of = |region: &str, node: Option<&NodeId>| {
-            Some(OwnerOf { region: region.to_owned(), node: node?.to_string() })
-        };
         let divided = rule.filter(|rule| rule.mode == Mode::Leased && rule.scope == Scope::Global);
         let shares =
             divided.map(|rule| regions_sharing(&rule.limits, topology.homes().everywhere()));
@@ -122,8 +129,7 @@ impl Inspect for View {
             let home = topology.homes().home(token);
             owner_of(home, topology.region_owner(home, token)).into_iter().collect()
         } else {
-            let owner = |region| owner_of(region, topology.region_owner(region, token));
-            topology.regions().filter_map(owner).collect()
+            region_owners(&topology, token)
         };
         OwnerReport {
             token: hex(token),
@@ -190,6 +196,19 @@ impl View {
             }
         };
         topology.view.members().iter().map(report).collect()
+    }
+
+    /// The owners of a counter whose requests carry its limit.
+    pub(super) fn carried_owner(&self, token: u64) -> OwnerReport {
+        // What holds for all of them, as the keys that are refused most name it.
+        let rule = &self.core.decider.carried_rules().strict;
+        OwnerReport {
+            token: hex(token),
+            rule: Some(rule.id.to_string()),
+            mode: Some(rule.mode.name().to_owned()),
+            scope: Some("region".to_owned()),
+            owners: region_owners(&self.core.topology.load(), token),
+        }
     }
 
     /// The nodes of this region that follow the owner of a token, given as in reports.

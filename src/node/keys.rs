@@ -7,25 +7,26 @@ use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::store::DescriptorHash;
 use tidegate_limiter::units::{Hits, Timestamp};
 
+use super::carried_keys::CarriedFound;
 use super::inspect::View;
 use crate::admin::Refusal;
-use crate::admin::key::{AUDIT, Key, KeyOrder, KeyOrdered, Keys};
-use crate::decide::{CheckRequest, CommitRequest, Decide, Reserve, VerdictSource, descriptor_hash};
+use crate::admin::key::{AUDIT, CarriedKey, Key, KeyOrder, KeyOrdered, Keys};
+use crate::decide::{
+    CheckRequest, CommitRequest, Decide, Reserve, VerdictSource, carried_key, descriptor_hash,
+};
 
 impl Keys for View {
     fn order(&self, key: Key, order: KeyOrder) -> BoxFuture<'_, Result<KeyOrdered, Refusal>> {
         async move {
             let ordered = self.ordered(&key, order).await;
-            let entries: Vec<String> =
-                key.entries.iter().map(|(key, value)| format!("{key}={value}")).collect();
-            let entries = entries.join(" ");
+            let (domain, entries) = words(&key);
             match &ordered {
                 Ok(KeyOrdered { confirmed, missed, .. }) => tracing::info!(
-                    target: AUDIT, ?order, domain = %key.domain, %entries,
+                    target: AUDIT, ?order, %domain, %entries,
                     confirmed = confirmed.len(), ?missed, "carried out an order about a key"
                 ),
                 Err(refusal) => tracing::info!(
-                    target: AUDIT, ?order, domain = %key.domain, %entries, %refusal,
+                    target: AUDIT, ?order, %domain, %entries, %refusal,
                     "refused an order about a key"
                 ),
             }
@@ -36,16 +37,21 @@ impl Keys for View {
 }
 
 impl View {
-    /// The hash of a descriptor that a rule limits.
+    /// The hash of a descriptor that a rule limits, or of a key whose requests carry their limit.
     fn hash(&self, key: &Key) -> Result<DescriptorHash, Refusal> {
-        let entries = entries(key);
+        let (domain, entries) = match key {
+            Key::Descriptor { domain, entries } => (domain, pairs(entries)),
+            Key::Carried(CarriedKey { name, unique_key, .. }) => {
+                return Ok(carried_key(&self.core.hasher, name, unique_key));
+            }
+        };
         let book = self.core.book.load();
-        let found = book.find(&key.domain, &entries);
+        let found = book.find(domain, &entries);
         let found = found.filter(|found| !found.rule.limits.is_empty()).ok_or_else(|| {
             let text = "no rule limits it; `tidegate rules test` says which rule applies";
             Refusal::Unknown(text.to_owned())
         })?;
-        Ok(descriptor_hash(&self.core.hasher, &key.domain, &entries, &found))
+        Ok(descriptor_hash(&self.core.hasher, domain, &entries, &found))
     }
 
     /// What was done to a key by hand: how long ago it was begun anew, and how much longer it is
@@ -95,7 +101,23 @@ impl View {
 
     /// Counts hits whatever the limit is, or gives them back.
     async fn adjust(&self, key: &Key, hits: i64) -> Result<(), Refusal> {
-        let (domain, descriptors) = (&*key.domain, &[descriptor(key)][..]);
+        let unanswered = "no owner has answered in time; look at the key, then try again";
+        let (domain, entries) = match key {
+            Key::Descriptor { domain, entries } => (&**domain, entries),
+            Key::Carried(key) => {
+                let found = self.decide_carried_key(key, hits).await;
+                let is_counted = |found: &CarriedFound| found.decided.source != FALLBACK;
+                return match found {
+                    Some(found) if !is_counted(&found) => {
+                        Err(Refusal::Conflict(unanswered.to_owned()))
+                    }
+                    Some(_) => Ok(()),
+                    None => Err(Refusal::Unknown("there is no such counter".to_owned())),
+                };
+            }
+        };
+        let descriptor = Descriptor { entries: pairs(entries), hits: None, limit: None };
+        let descriptors = &[descriptor][..];
         let unconfirmed = |text: String| Refusal::Conflict(text);
         if let Ok(cost) = u64::try_from(hits) {
             let report = CommitRequest { domain, descriptors, id: None, cost };
@@ -105,20 +127,29 @@ impl View {
         let hits = Hits::new(hits);
         let refund = CheckRequest { domain, descriptors, hits, for_envoy: false };
         let answer = self.core.decider.decide(refund).await;
-        let is_applied = |source| source != VerdictSource::Fallback;
-        if answer.statuses.iter().all(|status| is_applied(status.source)) {
+        if answer.statuses.iter().all(|status| status.source != FALLBACK) {
             return Ok(());
         }
-        Err(unconfirmed(
-            "no owner has answered in time; look at the key, then try again".to_owned(),
-        ))
+        Err(unconfirmed(unanswered.to_owned()))
     }
 }
 
-pub(super) fn entries(key: &Key) -> Vec<Entry<'_>> {
-    key.entries.iter().map(|(key, value)| Entry { key, value }).collect()
+const FALLBACK: VerdictSource = VerdictSource::Fallback;
+
+pub(super) fn pairs(entries: &[(String, String)]) -> Vec<Entry<'_>> {
+    entries.iter().map(|(key, value)| Entry { key, value }).collect()
 }
 
-fn descriptor(key: &Key) -> Descriptor<'_> {
-    Descriptor { entries: entries(key), hits: None, limit: None }
+/// Domain and entries for the log.
+fn words(key: &Key) -> (String, String) {
+    match key {
+        Key::Descriptor { domain, entries } => {
+            let entries = entries.iter().map(|(key, value)| format!("{key}={value}"));
+            (domain.clone(), entries.collect::<Vec<_>>().join(" "))
+        }
+        Key::Carried(CarriedKey { name, unique_key, .. }) => {
+            // No domain of rules has this name.
+            (String::new(), format!("name={name} unique_key={unique_key}"))
+        }
+    }
 }

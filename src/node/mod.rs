@@ -6,6 +6,7 @@
 //! closes.
 
 mod blocked;
+mod carried_keys;
 mod clock;
 mod clock_sync;
 mod core;

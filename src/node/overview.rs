@@ -15,6 +15,8 @@ use futures_util::future::BoxFuture;
 use tidegate_cluster::mesh::codec::SNAPSHOTS;
 use tidegate_cluster::mesh::wire::{Call, Reply, SNAPSHOT_BYTES_MAX};
 use tidegate_cluster::mesh::{Mesh, Peer, StreamClass};
+use tidegate_limiter::engine::Verdict;
+use tidegate_limiter::quota::Quota;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ring::Ring;
 use tidegate_ownership::route::Topology;
@@ -35,7 +37,7 @@ use crate::admin::snapshot::{
     ClusterSnapshot, KeyReport, LimitReport, MemberRow, NodeSnapshot, RING_PLACES, RINGS_MAX,
     Received, RingPicture,
 };
-use crate::decide::{Peeked, VerdictSource};
+use crate::decide::{CarriedVerdict, Peeked, VerdictSource};
 
 /// How often a snapshot is built.
 const ROUND: Duration = Duration::from_secs(1);
@@ -88,23 +90,36 @@ impl Overview for ClusterOverview {
         snapshots
     }
 
-    fn key(&self, domain: String, entries: Vec<(String, String)>) -> BoxFuture<'_, KeyReport> {
+    fn key(&self, key: Key) -> BoxFuture<'_, KeyReport> {
         let found = async move {
-            let owner = self.view.owner(&domain, &entries);
-            let replicas = self.view.replicas(&owner.token);
-            let key = Key { domain, entries };
             let (begun_anew_ago_ms, blocked_for_ms) = self.view.done_by_hand(&key);
-            let peeked = self.view.core.decider.peek(&key.domain, &keys::entries(&key)).await;
-            let report = KeyReport {
-                owner,
-                replicas,
-                begun_anew_ago_ms,
-                blocked_for_ms,
-                ..KeyReport::default()
-            };
-            match peeked {
-                Some(peeked) => with_limits(report, &peeked),
-                None => report,
+            let by_hand = KeyReport { begun_anew_ago_ms, blocked_for_ms, ..KeyReport::default() };
+            match &key {
+                Key::Descriptor { domain, entries } => {
+                    let owner = self.view.owner(domain, entries);
+                    let replicas = self.view.replicas(&owner.token);
+                    let report = KeyReport { owner, replicas, ..by_hand };
+                    let peeked = self.view.core.decider.peek(domain, &keys::pairs(entries)).await;
+                    match peeked {
+                        Some(peeked) => with_limits(report, &peeked),
+                        None => report,
+                    }
+                }
+                Key::Carried(carried) => {
+                    let Some(found) = self.view.decide_carried_key(carried, 0).await else {
+                        return by_hand;
+                    };
+                    let owner = self.view.carried_owner(found.hash.token());
+                    let replicas = self.view.replicas(&owner.token);
+                    let CarriedVerdict { verdict, source, .. } = &found.decided;
+                    KeyReport {
+                        owner,
+                        replicas,
+                        source: Some(source.name().to_owned()),
+                        limits: vec![limit_report(&found.quota, verdict)],
+                        ..by_hand
+                    }
+                }
             }
         };
         found.boxed()
@@ -302,17 +317,20 @@ fn with_limits(report: KeyReport, peeked: &Peeked) -> KeyReport {
         return report;
     }
     let limits = peeked.rule.limits.iter().zip(&peeked.verdicts);
-    let limits = limits.map(|(quota, verdict)| LimitReport {
+    KeyReport {
+        shadow: peeked.rule.shadow,
+        source: Some(peeked.source.name().to_owned()),
+        limits: limits.map(|(quota, verdict)| limit_report(quota, verdict)).collect(),
+        ..report
+    }
+}
+
+fn limit_report(quota: &Quota, verdict: &Verdict) -> LimitReport {
+    LimitReport {
         limit: verdict.limit,
         window_ms: quota.window().as_millis_ceil(),
         algorithm: quota.algorithm().name().to_owned(),
         remaining: verdict.remaining,
         reset_ms: verdict.reset.as_millis_ceil(),
-    });
-    KeyReport {
-        shadow: peeked.rule.shadow,
-        source: Some(peeked.source.name().to_owned()),
-        limits: limits.collect(),
-        ..report
     }
 }

@@ -14,6 +14,7 @@ use http_body_util::BodyExt;
 use tidegate::admin::STREAMS_MAX;
 use tidegate::admin::dashboard::FILES;
 use tidegate::admin::events::{KEEP_ALIVE, event};
+use tidegate::admin::key::Key;
 use tidegate::admin::snapshot::KeyReport;
 use tidegate::admin::{Access, AdminState, Overview, Tokens, router, routes};
 use tidegate::observe::Health;
@@ -38,7 +39,8 @@ impl Overview for FakeOverview {
         self.snapshots.subscribe()
     }
 
-    fn key(&self, domain: String, entries: Vec<(String, String)>) -> BoxFuture<'_, KeyReport> {
+    fn key(&self, key: Key) -> BoxFuture<'_, KeyReport> {
+        let Key::Descriptor { domain, entries } = key else { unreachable!("of a rule") };
         let entries = entries.into_iter().map(|(key, value)| format!("{key}={value}"));
         let replicas = [domain].into_iter().chain(entries).collect();
         Box::pin(async { KeyReport { replicas, ..KeyReport::default() } })

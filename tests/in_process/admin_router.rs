@@ -15,7 +15,7 @@ use tidegate::admin::blocked::PAUSE;
 use tidegate::admin::certificates::{
     Certificates, RevokedNode, RevokedReport, TokenOrder, TokenReport,
 };
-use tidegate::admin::key::{Key, KeyOrder, KeyOrdered, Keys};
+use tidegate::admin::key::{CarriedKey, Key, KeyOrder, KeyOrdered, Keys};
 use tidegate::admin::report::{MapReport, NodeReport, OwnerOf, RegionsReport};
 use tidegate::admin::{
     Access, AdminState, BlockedReport, BlockedSource, DrainReport, Inspect, MembersReport, Operate,
@@ -75,6 +75,8 @@ async fn each_path_answers_with_its_own() {
 #[tokio::test]
 async fn orders_about_a_key_are_read_with_their_arguments() {
     let key = "domain=edge&hits=7&for=1h";
+    let carried = "name=requests&unique_key=account:1";
+    let limit = "limit=10&duration=1m&algorithm=LEAKY_BUCKET&burst=5";
     for (path, status, expected) in [
         (format!("reset?{key}"), StatusCode::OK, "Reset"),
         (format!("adjust?hits=-5&{key}"), StatusCode::OK, "Adjust(-5)"),
@@ -85,6 +87,17 @@ async fn orders_about_a_key_are_read_with_their_arguments() {
         (format!("adjust?hits=x&{key}"), StatusCode::BAD_REQUEST, "how many hits"),
         (format!("block?for=soon&{key}"), StatusCode::BAD_REQUEST, "10m"),
         ("reset?domain=edge".to_owned(), StatusCode::BAD_REQUEST, "use /key/reset?domain"),
+        (format!("reset?{carried}"), StatusCode::OK, "Reset"),
+        (format!("block?for=10m&{carried}"), StatusCode::OK, "Block(Some(Span(600000000000)))"),
+        (format!("adjust?hits=-5&{carried}"), StatusCode::BAD_REQUEST, "say which counter"),
+        (format!("adjust?hits=-5&{carried}&{limit}"), StatusCode::OK, "Adjust(-5)"),
+        (format!("reset?{carried}&limit=10"), StatusCode::BAD_REQUEST, "goes with a duration"),
+        (format!("reset?{carried}&calendar=week&limit=1"), StatusCode::OK, "Reset"),
+        (format!("reset?{carried}&calendar=6&limit=1"), StatusCode::BAD_REQUEST, "calendar=6"),
+        (format!("reset?{carried}&duration=1us&limit=1"), StatusCode::BAD_REQUEST, "duration=1us"),
+        (format!("reset?{carried}&algorithm=GCRA"), StatusCode::BAD_REQUEST, "algorithm=GCRA"),
+        (format!("reset?{carried}&hits=1"), StatusCode::BAD_REQUEST, "hits=1"),
+        ("reset?name=n&unique_key=".to_owned(), StatusCode::BAD_REQUEST, "are required"),
     ] {
         let request = Request::post(format!("/key/{path}")).body(Body::empty()).unwrap();
         let response = router(state(&Health::default())).oneshot(request).await.unwrap();
@@ -93,7 +106,10 @@ async fn orders_about_a_key_are_read_with_their_arguments() {
         let body = String::from_utf8(body.to_vec()).unwrap();
         assert!(body.contains(expected), "{path}: {body}");
         if status == StatusCode::OK {
-            assert!(body.contains("(\\\"hits\\\", \\\"7\\\")"), "{path}: {body}");
+            let is_carried = path.contains(carried);
+            let of_key =
+                if is_carried { "requests account:1" } else { "(\\\"hits\\\", \\\"7\\\")" };
+            assert!(body.contains(of_key), "{path}: {body}");
         }
     }
 }
@@ -398,7 +414,12 @@ struct Fake;
 impl Keys for Fake {
     /// Returns what it was ordered.
     fn order(&self, key: Key, order: KeyOrder) -> BoxFuture<'_, Result<KeyOrdered, Refusal>> {
-        let order = format!("{order:?} {} {:?}", key.domain, key.entries);
+        let order = match key {
+            Key::Descriptor { domain, entries } => format!("{order:?} {domain} {entries:?}"),
+            Key::Carried(CarriedKey { name, unique_key, .. }) => {
+                format!("{order:?} {name} {unique_key}")
+            }
+        };
         async move { Ok(KeyOrdered { order, ..KeyOrdered::default() }) }.boxed()
     }
 }

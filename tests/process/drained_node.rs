@@ -115,7 +115,7 @@ async fn sigterm_completes_all_requests_in_flight() {
     assert!(policy * 100 < answers, "{policy} of {answers} responses by on_unavailable");
 }
 
-/// Three of five at once, as when a StatefulSet gets fewer replicas: one drains after the other,
+/// Three of five at once, as when a stateful set gets fewer replicas: one drains after the other,
 /// no request fails, and every count is kept.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_are_to_go_at_once_drain_one_after_the_other() {

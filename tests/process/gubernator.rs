@@ -271,6 +271,73 @@ async fn hits_of_clients_are_in_the_sums_of_the_cluster() {
     assert_eq!(rules, expected);
 }
 
+/// Operators name a key as its requests do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_is_shown_begun_anew_and_blocked_by_hand() {
+    let cluster = Cluster::start(TIDEGATE, OPTIONS).await;
+    let client = Client::of(&cluster);
+    let key = |node: usize, order: &str, more: &[&str]| {
+        let url = format!("http://{}", cluster.nodes[node].admin);
+        let named = ["key", order, "--name", "test", "--unique-key", "ann", "--url", &url];
+        let command = [&named, more].concat();
+        let output = Command::new(TIDEGATE).env_clear().args(command).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.success(), text(output.stdout) + &text(output.stderr))
+    };
+    let show = |node: usize, more: &[&str]| {
+        let (is_ok, text) = key(node, "show", &[more, &["--limit", "5"]].concat());
+        assert!(is_ok, "{text}");
+        text
+    };
+    let admitted = async |behavior, algorithm: Algorithm| {
+        let algorithm = algorithm.into();
+        let request = RateLimitReq { behavior, algorithm, ..hit("ann", 1, 5) };
+        let mut admitted = 0;
+        for turn in 0..9 {
+            let response = client.ask(turn % 2 == 0, vec![request.clone()]).await.remove(0);
+            admitted += usize::from(response.status().as_str_name() != OVER);
+        }
+        admitted
+    };
+    let hour = ["--duration", "1h"];
+    let bucket = ["--duration", "1h", "--algorithm", "LEAKY_BUCKET"];
+    for _ in 0..2 {
+        assert_eq!(admitted(0, Algorithm::TokenBucket).await, 5);
+        assert_eq!(admitted(0, Algorithm::LeakyBucket).await, 5);
+        for node in 0..3 {
+            assert!(show(node, &hour).contains("\n0 of 5 in 1h left"), "{}", show(node, &hour));
+            assert!(show(node, &bucket).contains("\n0 of 5 in 1h left"));
+            assert!(show(node, &["--calendar", "year"]).contains("\n5 of 5 in "));
+        }
+        // Neither the owner nor its replicas have to be asked.
+        let (is_ok, text) = key(1, "reset", &[]);
+        assert!(is_ok && text.starts_with("reset: done"), "{text}");
+    }
+    assert!(show(2, &hour).contains("begun anew by hand"));
+
+    let (is_ok, text) = key(0, "adjust", &["--hits", "4", "--limit", "5", "--duration", "1h"]);
+    assert!(is_ok, "{text}");
+    assert!(show(2, &hour).contains("\n1 of 5 in 1h left"), "{}", show(2, &hour));
+    let (is_ok, text) = key(2, "adjust", &["--hits", "-3", "--limit", "5", "--duration", "1h"]);
+    assert!(is_ok, "{text}");
+    assert!(show(0, &hour).contains("\n4 of 5 in 1h left"));
+    let (is_ok, text) = key(0, "adjust", &["--hits", "1"]);
+    assert!(!is_ok && text.contains("say which counter"), "{text}");
+
+    assert!(key(2, "block", &["--for", "1h"]).0);
+    let global = 2;
+    assert_eq!(admitted(0, Algorithm::TokenBucket).await, 0);
+    assert_eq!(admitted(global, Algorithm::TokenBucket).await, 0);
+    assert_eq!(admitted(0, Algorithm::LeakyBucket).await, 0);
+    let look = client.ask(true, vec![hit("ann", 0, 5)]).await.remove(0);
+    let ends_in = look.reset_time - now_ms();
+    assert_eq!((look.status().as_str_name(), look.remaining), (OVER, 0));
+    assert!((3_500_000..=3_600_000).contains(&ends_in), "{ends_in}");
+    assert!(show(1, &hour).contains("blocked by hand for another"));
+    assert!(key(1, "unblock", &[]).0);
+    assert_eq!(admitted(0, Algorithm::TokenBucket).await, 4);
+}
+
 /// `scripts/check-long names` invents a million.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn invented_names_leave_memory_bounded() {

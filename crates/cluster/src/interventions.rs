@@ -52,6 +52,16 @@ impl Interventions {
         self.known.load().get(descriptor).copied()
     }
 
+    /// The same; the descriptor is hashed only if anything was done to any.
+    #[inline]
+    pub fn find_with(&self, descriptor: impl FnOnce() -> DescriptorHash) -> Option<Intervention> {
+        // Acquire: as above.
+        if !self.is_any.load(Ordering::Acquire) {
+            return None;
+        }
+        self.find(descriptor())
+    }
+
     /// How many descriptors something was done to.
     pub fn count(&self) -> usize {
         self.known.load().len()

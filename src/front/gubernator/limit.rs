@@ -27,6 +27,7 @@
 //! ```text
 //! window     its end; duration from now if none is open
 //! interval   its last millisecond
+//! blocked    the end of the block, if it has one
 //! bucket     at + (burst − remaining) · duration / limit       at: created_at, or now
 //! ```
 //!
@@ -94,9 +95,10 @@ pub struct Shown {
 
 impl Shown {
     /// Whether the request is over its limit. A look is not, also where a limit was lowered below
-    /// what is used; what the fallback denies is.
+    /// what is used; what the fallback denies is, and what an operator has blocked.
     pub fn is_over(&self, decided: &CarriedVerdict) -> bool {
-        let is_look = self.hits == Hits::PEEK && decided.source != VerdictSource::Fallback;
+        let is_denied = matches!(decided.source, VerdictSource::Fallback | VerdictSource::Blocked);
+        let is_look = self.hits == Hits::PEEK && !is_denied;
         !decided.verdict.allowed && !is_look
     }
 }
@@ -274,10 +276,13 @@ fn uncounted(limit: u32, size: u32, hits: Hits, now: Timestamp) -> RateLimitResp
 /// The response to a check.
 pub fn response(shown: &Shown, decided: &CarriedVerdict) -> RateLimitResp {
     let Shown { form, limit, hits, resets } = *shown;
-    let CarriedVerdict { verdict, now, owner, .. } = decided;
+    let CarriedVerdict { verdict, now, owner, source } = decided;
     let was_reset = resets && verdict.reset.is_zero() && verdict.allowed;
     let reset_time = match form {
         _ if was_reset => 0,
+        _ if *source == VerdictSource::Blocked && !verdict.reset.is_zero() => {
+            millis(now.plus(verdict.reset))
+        }
         Form::Interval { last } => last,
         Form::Window { duration } if verdict.reset.is_zero() => millis(now.plus(duration)),
         Form::Window { .. } => millis(now.plus(verdict.reset)),

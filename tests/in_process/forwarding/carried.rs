@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidegate::decide::{CarriedCheck, CarriedVerdict, DecideCarried, VerdictSource};
-use tidegate_limiter::engine::Behavior;
+use tidegate::decide::{CarriedCheck, CarriedVerdict, DecideCarried, VerdictSource, carried_key};
+use tidegate_limiter::engine::{Behavior, State};
 use tidegate_limiter::policy::{Durability, Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
-use tidegate_limiter::store::{CounterKind, KeyHash};
+use tidegate_limiter::store::{CounterKind, KeyHash, StoredCounter};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_testkit::in_process::{Node, cluster};
 use tokio::time::{Instant, sleep};
@@ -110,6 +110,80 @@ async fn a_confirmed_check_is_at_the_replica_of_its_key() {
         replicas.insert(of_key);
     }
     assert_eq!(replicas.len(), 2, "of one owner, keys have their copies at both others");
+}
+
+/// One copy has what all of them counted, also where the owner itself got the message.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_confirmation_serves_the_checks_of_one_key() {
+    let nodes = three(replicated).await;
+    let a = &nodes[0];
+    let confirmed = || a.joined().replicator.counters.confirmed.load(Ordering::Relaxed);
+    for owner in ["a", "b"] {
+        let key = keys_of(a, owner, "k").next().expect("one");
+        let before = confirmed();
+        let decided = decide(a, &vec![check(&key, 1, HOUR); 200]).await;
+        let left: Vec<_> =
+            decided.iter().map(|it| (it.verdict.allowed, it.verdict.remaining)).collect();
+        assert_eq!(left[..10], [9, 8, 7, 6, 5, 4, 3, 2, 1, 0].map(|left| (true, left)));
+        assert!(left[10..].iter().all(|it| *it == (false, 0)));
+        assert!(decided.iter().all(|it| it.source != VerdictSource::Fallback));
+        if owner == "a" {
+            assert_eq!(confirmed() - before, 1);
+        }
+        let counter = counter_of(a, &key);
+        let has_all = |node: &&Node| match node.core.store.get(counter, Timestamp::EPOCH) {
+            Some(StoredCounter { state: State::FirstHitWindow { used, .. }, .. }) => used == 10,
+            _ => false,
+        };
+        assert_eq!(nodes.iter().filter(has_all).count(), 2, "the owner and its replica");
+    }
+}
+
+/// By name and key alone, whatever else tells its counters apart, and at all nodes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_is_begun_anew_and_blocked_by_hand_with_all_its_counters() {
+    let nodes = three(patient).await;
+    let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
+    let bucket = Quota::simple(Algorithm::TokenBucket, 10, HOUR).expect("valid");
+    let window = check("ann", 10, HOUR);
+    let leased = CarriedCheck { is_leased: true, part: [9, 1, 0], ..window };
+    let all = [window, leased, CarriedCheck { quota: bucket, part: [0, 1, 2], ..window }];
+    let of = |check, hits| CarriedCheck { hits: Hits::new(hits), ..check };
+    for check in all {
+        assert!(one(a, check).await.0);
+        for node in [a, b, c] {
+            assert!(!one(node, of(check, 1)).await.0);
+        }
+    }
+    let other = check("ben", 1, HOUR);
+    assert_eq!(one(b, other).await.1, 9);
+
+    let key = carried_key(&b.core.hasher, "requests", "ann");
+    let interventions = b.core.decider.interventions();
+    let mesh = b.core.mesh().expect("a cluster");
+    let announced = interventions.announce(interventions.begin_anew(key), mesh).await;
+    assert_eq!(announced.confirmed.len(), 2);
+    for check in all {
+        // Alone, and beside others of its key.
+        assert!(one(c, of(check, 1)).await.0);
+        let decided = decide(a, &[of(check, 1), of(check, 8), of(check, 1)]).await;
+        let allowed: Vec<_> = decided.iter().map(|it| it.verdict.allowed).collect();
+        // Of a leased limit others may hold what is left.
+        assert!(check.is_leased || allowed == [true, true, false], "{check:?}: {allowed:?}");
+    }
+    assert_eq!(one(c, other).await.1, 8, "of another key");
+
+    let until = b.core.clock.now().plus(HOUR);
+    let announced = interventions.announce(interventions.block(key, until), mesh).await;
+    assert_eq!(announced.confirmed.len(), 2);
+    for node in [a, b, c] {
+        for check in all {
+            let look = of(check, 0);
+            assert_eq!(one(node, look).await, (false, 0, VerdictSource::Blocked));
+            let decided = decide(node, &[look, of(other, 0)]).await;
+            assert!(!decided[0].verdict.allowed && decided[1].verdict.allowed);
+        }
+    }
 }
 
 /// The longer window that the refusals were of has ended, so all nodes forget them: the one that

@@ -128,6 +128,33 @@ async fn a_client_that_does_not_read_its_responses_is_cut() {
     assert_eq!(listener.stats.slow.get(), 6);
 }
 
+/// A client that sends all of its body before it reads gets the answer, not a reset.
+#[tokio::test]
+async fn a_body_that_is_too_large_is_answered_while_it_is_sent() {
+    let table = Table::usual();
+    let listener = http_listener(&table, patient(), "").await;
+    let part = vec![b' '; 1 << 20];
+    for length in ["content-length: 8388608", "transfer-encoding: chunked"] {
+        let mut stream = connect(listener.addr).await;
+        let head = format!("POST /v1/check HTTP/1.1\r\nhost: t\r\n{length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.expect("sent");
+        let sent = async {
+            for _ in 0..8 {
+                if length.ends_with("chunked") {
+                    stream.write_all(b"100000\r\n").await?;
+                }
+                stream.write_all(&part).await?;
+                if length.ends_with("chunked") {
+                    stream.write_all(b"\r\n").await?;
+                }
+            }
+            std::io::Result::Ok(())
+        };
+        in_time("the body is sent", sent).await.expect("no reset");
+        assert_eq!(parse(&rest(&mut stream).await).status, 413, "{length}");
+    }
+}
+
 #[tokio::test]
 async fn a_header_that_is_too_large_is_refused() {
     let table = Table::usual();

@@ -74,9 +74,15 @@ impl Intervention {
     /// The hash under which the descriptor counts now.
     #[must_use]
     pub fn counts_as(&self) -> DescriptorHash {
+        self.counts_part_as(self.descriptor)
+    }
+
+    /// The same of a part of what was begun anew, which has a hash of its own.
+    #[must_use]
+    pub fn counts_part_as(&self, part: DescriptorHash) -> DescriptorHash {
         match self.begun_anew {
-            Timestamp::EPOCH => self.descriptor,
-            at => self.descriptor.begun_anew(at),
+            Timestamp::EPOCH => part,
+            at => part.begun_anew(at),
         }
     }
 

@@ -309,14 +309,14 @@ impl World<'_> {
     /// The operator upgrades nodes that were away when the others were: these refuse them.
     pub(crate) fn upgrade_left_behind(&mut self) -> Result<(), String> {
         for region in 0..self.layout.names.len() {
-            if !Releases::is_newer(self.newest_map(region).version) {
+            if !self.releases.is_newer(self.newest_map(region).version) {
                 continue;
             }
             for index in self.layout.nodes(region).collect::<Vec<_>>() {
                 let process = self.nodes[index].process.as_ref();
                 let joined = process.and_then(|process| process.core.joined.as_ref());
                 let highest = joined.map(|joined| joined.mesh.versions.highest);
-                if highest.is_some_and(|highest| !Releases::is_newer(highest)) {
+                if highest.is_some_and(|highest| !self.releases.is_newer(highest)) {
                     self.crash(index);
                     self.start(index)?;
                 }
@@ -338,10 +338,10 @@ impl World<'_> {
         let mut reached = Vec::new();
         for joined in self.processes().filter_map(|process| process.core.joined.as_ref()) {
             let in_force = joined.membership.maps().borrow().version;
-            if in_force == 0 || !Releases::is_newer(joined.mesh.versions.highest) {
+            if in_force == 0 || !self.releases.is_newer(joined.mesh.versions.highest) {
                 continue;
             }
-            reached.push(if Releases::is_newer(in_force) {
+            reached.push(if self.releases.is_newer(in_force) {
                 Situation::NewVersion
             } else {
                 Situation::TwoVersions
