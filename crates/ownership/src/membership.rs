@@ -102,8 +102,7 @@ impl View {
 impl Member {
     /// All but what changes while it is a member: its rules, its listener, its lease.
     fn membership(&self) -> (&NodeId, Generation, SocketAddr, &str, &str, MemberState) {
-        let Self { id, generation, addr, region, zone, state, rule_book: _, http: _, has_lease: _ } =
-            self;
+        let Self { id, generation, addr, region, zone, state, .. } = self;
         (id, *generation, *addr, region, zone, *state)
     }
 }

@@ -151,7 +151,7 @@ pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Sta
 }
 
 /// The zone that `TZ` names: by its name or by its file in a folder `zoneinfo`, with a colon before
-/// it or without. `None` for the zone of the machine (`Local`, `/etc/localtime`), which has no name.
+/// it or without. `None` for that of the machine (`Local`, `/etc/localtime`), which has no name.
 fn zone_name(text: &str) -> Option<&str> {
     let text = text.strip_prefix(':').unwrap_or(text);
     let name = text.rsplit_once("/zoneinfo/").map_or(text, |(_, name)| name);

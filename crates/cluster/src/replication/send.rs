@@ -597,9 +597,9 @@ mod tests {
         let quota = Quota::simple(Algorithm::FirstHitWindow, 9, Span::from_secs(60));
         let (mut state, now) = (State::Absent, Timestamp::from_secs(9));
         decide(&mut state, &quota.expect("valid"), Hits::ONE, now);
-        assert!(!can_read(4, &state) && can_read(5, &state));
+        assert!(!can_read(5, &state) && can_read(6, &state));
         let reservation = State::Reservation { until: now, amount: 1, is_settled: false };
-        assert!(!can_read(4, &reservation) && can_read(5, &reservation));
+        assert!(!can_read(5, &reservation) && can_read(6, &reservation));
         assert!(can_read(4, &State::Tat(Tat::new(7, 0))));
     }
 
