@@ -25,6 +25,7 @@ const OPTIONS: ClusterOptions<'_> = ClusterOptions {
     config: "",
     sets: &["cluster.voters_from=auto", "cluster.deadline=1s"],
     has_disks: true,
+    has_drain_delay: false,
     regions: &[],
 };
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -71,7 +72,7 @@ async fn clients_do_not_notice_the_upgrade_from_an_earlier_release() {
     let earlier: &'static str = earlier.leak();
     let rules = RULES.replace("quota", "load").replace("key: user", "key: few")
         + "  - {key: user, rate_limit: {unit: day, requests_per_unit: 100000000}, durability: replicated}\n";
-    let options = ClusterOptions { rules: &rules, ..OPTIONS };
+    let options = ClusterOptions { rules: &rules, has_drain_delay: true, ..OPTIONS };
     let mut cluster = Cluster::start(earlier, options).await;
     let keys: Vec<String> = (0..30).map(|number| format!("few-{number}")).collect();
     let mut counts = vec![0; keys.len()];

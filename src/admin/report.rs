@@ -28,6 +28,14 @@ pub struct DrainReport {
     pub handed_over: bool,
     /// Why not all of them were.
     pub reason: Option<String>,
+    /// Whether the voters that stay are a majority without it.
+    #[serde(default = "yes")]
+    pub leaves_majority: bool,
+}
+
+/// A node of an earlier release does not say.
+fn yes() -> bool {
+    true
 }
 
 /// One node's view of the cluster.
@@ -218,6 +226,9 @@ pub struct StoreReport {
     pub shared: u64,
     /// New keys that were refused because the store was full.
     pub refused: u64,
+    /// New keys of domains that had their part of a store that was not full.
+    #[serde(default)]
+    pub in_full_domains: u64,
 }
 
 /// Ownership on the ring of the node's region.
@@ -268,6 +279,10 @@ pub struct MembersReport {
     pub node: String,
     pub region: String,
     pub is_standalone: bool,
+    /// Of an edge, which hears no members: whether the cores that it follows, and whose map this is,
+    /// have stopped answering. None for other nodes.
+    #[serde(default)]
+    pub is_cut_off: Option<bool>,
     /// None for a standalone node, and for one that knows no cluster yet.
     pub map: Option<MapReport>,
 }

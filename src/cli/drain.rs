@@ -29,9 +29,10 @@ Examples:
   tidegate drain
   tidegate drain --url http://10.1.0.4:8082 --timeout 120
 
-The node goes on to answer while its peers take over its keys with their counts; its admin door
-closes last. The exit code is 1 when it is still there after the timeout, or has exited without
-handing over all of its keys.";
+The node says that it is not ready and goes on for `limits.drain_delay`, so that load balancers stop
+sending to it. Then its peers take over its keys with their counts; its admin door closes last. The
+exit code is 1 when it is still there after the timeout, or has exited without handing over all of
+its keys, or leaves the others without a majority.";
 
 /// Poll interval.
 const POLL: Duration = Duration::from_millis(100);
@@ -51,7 +52,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     for _ in 0..args.timeout.saturating_mul(10) {
         if args.listener.ask(Method::GET, "/healthz").is_err() {
             writeln!(out, "{}", outcome(report.as_ref()))?;
-            return Ok(report.is_none_or(|report| report.handed_over));
+            return Ok(report.is_none_or(|it| it.handed_over && it.leaves_majority));
         }
         sleep(POLL);
     }
@@ -66,7 +67,12 @@ fn still_runs(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
 /// What became of a node that has exited. A node of an earlier release reports nothing.
 fn outcome(report: Option<&DrainReport>) -> String {
     match report {
-        Some(DrainReport { handed_over: true, .. }) => "drained".to_owned(),
+        Some(DrainReport { handed_over: true, leaves_majority: true, .. }) => "drained".to_owned(),
+        Some(DrainReport { handed_over: true, .. }) => {
+            "drained, but the voters that stay are no majority: no strict key is decided until \
+             enough of their voters are back"
+                .to_owned()
+        }
         Some(DrainReport { reason, .. }) => format!(
             "exited, but not all keys were handed over ({}); they continue with the counts of \
              their replicas",

@@ -39,18 +39,34 @@ pub(super) fn run(args: &Args, screen: bool, out: &mut dyn Write) -> Result<bool
 }
 
 fn write_report(out: &mut dyn Write, paint: Paint, report: &MembersReport) -> io::Result<()> {
-    let MembersReport { node, is_standalone, map, .. } = report;
+    let MembersReport { node, is_standalone, is_cut_off, map, .. } = report;
     match map {
-        Some(map) => write_map(out, paint, node, map),
+        Some(map) => write_map(out, paint, node, *is_cut_off, map),
         None if *is_standalone => writeln!(out, "{node} is a standalone node: it has no members"),
         None => writeln!(out, "{node} knows no cluster yet: it has no members"),
     }
 }
 
-fn write_map(out: &mut dyn Write, paint: Paint, node: &str, map: &MapReport) -> io::Result<()> {
+fn write_map(
+    out: &mut dyn Write,
+    paint: Paint,
+    node: &str,
+    is_cut_off: Option<bool>,
+    map: &MapReport,
+) -> io::Result<()> {
     let MapReport { cluster, epoch, version, voters, voters_present, .. } = map;
     let epoch = Epoch(*epoch);
     writeln!(out, "cluster {cluster}, epoch {epoch}, protocol {version}, seen by {node}")?;
+    if let Some(is_cut_off) = is_cut_off {
+        let line = format!("{voters} voters, as the cores that this edge follows have sent it");
+        if is_cut_off {
+            let hint = "this edge is cut off: none of them answers, and this map may be old";
+            writeln!(out, "{line}\n{}\n", paint.red(hint))?;
+        } else {
+            writeln!(out, "{line}\n")?;
+        }
+        return write_members(out, paint, node, map, "ZONE");
+    }
     let change = if map.voters_change { ", a change of voters is in progress" } else { "" };
     let leader = match &map.leader {
         Some(leader) if leader == node => "this node leads".to_owned(),

@@ -233,9 +233,9 @@ pub struct Cluster {
     /// How long a draining node may take to hand over its counts, 1s to 1h. It gives up after ten
     /// seconds without progress in any case.
     ///
-    /// Default `60s`: a million counts over a long link, and with the default
-    /// `limits.drain_timeout` within the 90 s that systemd waits for a service to stop. Whatever
-    /// stops the process must wait longer than both together.
+    /// Default `60s`: a million counts over a long link, and with the defaults of
+    /// `limits.drain_delay` and `limits.drain_timeout` within the 90 s that systemd waits for a
+    /// service to stop. What stops the process must wait longer than the three together.
     #[serde(deserialize_with = "duration")]
     pub handover_timeout: Span,
     /// Largest offset of this node's clock from the members' median, 10ms to 60s. Beyond it the
@@ -661,6 +661,13 @@ pub struct Limits {
     /// Default `5s`: bounds how long a slow-loris attack holds a connection.
     #[serde(deserialize_with = "duration")]
     pub header_timeout: Span,
+    /// How long a node goes on as before once it is to drain, while `/readyz` and the gRPC health
+    /// service say that it is not ready, 0s to 10m. A node without peers does not wait: no other
+    /// one could answer in its place.
+    ///
+    /// Default `5s`: load balancers ask each second or two, and stop sending after two answers.
+    #[serde(deserialize_with = "duration")]
+    pub drain_delay: Span,
     /// How long a draining node waits for requests in flight, 0s to 10m.
     ///
     /// Default `10s`: a third of the 30 s that Kubernetes gives a pod to terminate.
@@ -856,6 +863,7 @@ impl Default for Limits {
             entries_max: 16,
             value_bytes_max: 1024,
             header_timeout: Span::from_secs(5),
+            drain_delay: Span::from_secs(5),
             drain_timeout: Span::from_secs(10),
         }
     }

@@ -557,6 +557,7 @@ fn limits(limits: &Limits) -> Result<(), Invalid> {
     within("limits.entries_max", limits.entries_max, 1..=100)?;
     within("limits.value_bytes_max", limits.value_bytes_max, 1..=65_536)?;
     within("limits.header_timeout", limits.header_timeout, ms(10)..=secs(600))?;
+    within("limits.drain_delay", limits.drain_delay, Span::ZERO..=secs(600))?;
     within("limits.drain_timeout", limits.drain_timeout, Span::ZERO..=secs(600))
 }
 

@@ -32,7 +32,7 @@ use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::autopilot::{HomeRules, Settings};
 use tidegate_ownership::cluster_map::{self, ClusterMap, HomeRegions, MapMember, MapState};
 use tidegate_ownership::identity::{Generation, NodeId};
-use tidegate_ownership::membership::{Member, MemberState, View};
+use tidegate_ownership::membership::{Member, MemberState, UNKNOWN_RULES, View};
 use tidegate_ownership::route::Topology;
 use tidegate_rules::book::{Book, Rule};
 use tidegate_rules::tally::Tallies;
@@ -43,7 +43,7 @@ use super::clock_sync::ClockSync;
 use super::durable;
 use super::edge::Edge;
 use super::error::Failed;
-use super::handover::{self, GivenUp, Limits};
+use super::handover::{self, GivenUp, Left, Limits};
 use super::join::{Joined, until_agreed, until_joined, until_member, until_settled};
 use super::own_report::OwnReport;
 use super::service::PeerService;
@@ -337,7 +337,7 @@ impl Core {
     /// # Errors
     ///
     /// Why not everything was handed over.
-    pub async fn leave(&self) -> Result<(), GivenUp> {
+    pub async fn leave(&self) -> Result<Left, GivenUp> {
         self.leave_with(HANDOVER_PATIENCE).await
     }
 
@@ -346,9 +346,10 @@ impl Core {
     /// # Errors
     ///
     /// Why not everything was handed over.
-    pub async fn leave_with(&self, patience: Duration) -> Result<(), GivenUp> {
+    pub async fn leave_with(&self, patience: Duration) -> Result<Left, GivenUp> {
         self.decider.give_all_back().await;
-        let Some(joined) = &self.joined else { return Ok(()) };
+        let Some(joined) = &self.joined else { return Ok(Left::Majority) };
+        let was_member = joined.is_member.is_cancelled();
         let decided = self.ownership.owned_ranges().decides.clone();
         joined.membership.leave(false);
         if let Some(global) = &joined.global {
@@ -361,8 +362,9 @@ impl Core {
         let handed_over =
             handover::until_complete(driver, &self.store, &decided, limits, announce).await;
         announce();
+        let mut left = Left::Majority;
         if handed_over.is_ok() {
-            until_others_vote(joined).await;
+            left = until_others_vote(joined).await;
             joined.membership.leave(true);
             let mut maps = joined.membership.maps();
             // The last member of a region stays in its map.
@@ -376,7 +378,7 @@ impl Core {
                 "not all ranges were handed over; their keys continue with the replicated counts"
             );
         }
-        handed_over
+        handed_over.and(if was_member { Ok(left) } else { Err(GivenUp::NoMember) })
     }
 
     /// The connection to other nodes; `None` for a standalone node.
@@ -395,11 +397,13 @@ impl Core {
         self.incarnation.duplicate_id().await;
     }
 
-    /// Whether every member has the same rules as this node.
+    /// Whether every member whose rules are known has the same ones as this node.
     pub(super) fn rule_books_agree(&self) -> bool {
         let (topology, own) = (self.topology.load(), self.book.load().fingerprint());
         let mut members = topology.view.members().iter();
-        members.all(|member| member.id == topology.me || member.rule_book == own)
+        members.all(|member| {
+            member.id == topology.me || [own, UNKNOWN_RULES].contains(&member.rule_book)
+        })
     }
 
     /// Share of its region's ring that this node decides, parts per million.
@@ -739,7 +743,7 @@ async fn join(joined: Joined, time: Arc<ClockSync>, stop: CancellationToken) {
 /// Waits while the voters that stay are no majority without this one, and while it is being
 /// replaced: nodes that drain at once, or two that do not reach each other, would be left unable to
 /// decide anything. Where no node stays there is nothing to wait for.
-async fn until_others_vote(joined: &Joined) {
+async fn until_others_vote(joined: &Joined) -> Left {
     let me = joined.membership.identity();
     let may_leave = |map: &ClusterMap| {
         let stays = |member: &&MapMember| member.state == MapState::Up && member.identity != *me;
@@ -752,7 +756,7 @@ async fn until_others_vote(joined: &Joined) {
     };
     let mut maps = joined.membership.maps();
     if may_leave(&maps.borrow_and_update()) {
-        return;
+        return Left::Majority;
     }
     tracing::info!("drained; waiting until the voters that stay are a majority");
     let waited = maps.wait_for(|map| may_leave(map));
@@ -761,7 +765,9 @@ async fn until_others_vote(joined: &Joined) {
             "no other node votes in this one's place: without it the others have no majority, and \
              decide no strict key until enough of their voters are back"
         );
+        return Left::NoMajority;
     }
+    Left::Majority
 }
 
 /// Returns the memory of expired counters.
@@ -855,7 +861,7 @@ fn own_member(incarnation: &Incarnation, config: &Config) -> Member {
         region: config.node.region.clone(),
         zone: config.node.zone.clone(),
         state: MemberState::Up,
-        rule_book: 0,
+        rule_book: UNKNOWN_RULES,
         http: None,
         has_lease: true,
     }

@@ -45,6 +45,12 @@ const STRANDED_TIMEOUT: Duration = Duration::from_secs(5);
 const INTERVAL: Duration = Duration::from_millis(20);
 
 impl Edge {
+    /// Whether no core that it follows answers: `on_unavailable` answers for owners.
+    pub(super) fn is_cut_off(&self) -> bool {
+        let answers = |core: &NodeId| self.mesh.peer(core).is_some_and(|it| !it.is_unreachable());
+        !self.follower.homes().iter().any(answers)
+    }
+
     pub(super) fn new(
         config: &Config,
         local: &LocalNode,

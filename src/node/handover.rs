@@ -24,9 +24,19 @@ pub(super) struct Limits {
     pub(super) timeout: Duration,
 }
 
+/// Whether the voters that stay are a majority after a node has handed over everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    Majority,
+    /// Without it they decide no strict key.
+    NoMajority,
+}
+
 /// Why a draining node stops without having handed over everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GivenUp {
+    #[error("it is no member of the cluster since it started, and had nothing to hand over")]
+    NoMember,
     #[error("no progress for {0:?}")]
     Stalled(Duration),
     #[error("`cluster.handover_timeout` of {0:?} is over")]

@@ -11,7 +11,7 @@ use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::units::NANOS_PER_SEC;
 use tidegate_ownership::identity::NodeId;
-use tidegate_ownership::membership::{self, Member};
+use tidegate_ownership::membership::{self, Member, UNKNOWN_RULES};
 use tidegate_ownership::ring::Ring;
 use tidegate_ownership::route::Topology;
 use tidegate_ownership::shares;
@@ -19,6 +19,7 @@ use tidegate_rules::book::Book;
 use tokio::time::Instant;
 
 use super::core::Core;
+use super::edge::Edge;
 use super::members;
 use super::per_topology::PerTopology;
 use super::rulebook::RuleBook;
@@ -178,6 +179,7 @@ impl View {
         let fingerprint = self.core.book.load().fingerprint();
         let peers = self.core.mesh().map(|mesh| mesh.peers()).unwrap_or_default();
         let is_edge = self.core.edge.is_some();
+        let is_cut_off = self.core.edge.as_ref().is_some_and(Edge::is_cut_off);
         let silent = members::silent(&self.core);
         let shares = self.ring_shares.get(&topology, ring_shares);
         let report = |member: &Member| {
@@ -189,6 +191,9 @@ impl View {
             match report.state {
                 _ if is_silent => MemberReport { state: MemberState::Down, ..report },
                 // An edge is connected to those that it uses.
+                MemberState::Joining | MemberState::Up if is_cut_off => {
+                    MemberReport { state: MemberState::Down, ..report }
+                }
                 MemberState::Joining if is_edge => {
                     MemberReport { state: MemberState::Up, ..report }
                 }
@@ -250,6 +255,7 @@ impl View {
             bytes: stats.bytes as u64,
             shared: stats.overflowed,
             refused: stats.refused,
+            in_full_domains: stats.in_full_domains,
         }
     }
 
@@ -312,6 +318,9 @@ fn report(
     let state = match (member.state, peer) {
         (membership::MemberState::Draining, _) => MemberState::Draining,
         (membership::MemberState::Up, _) if is_me => MemberState::This,
+        (membership::MemberState::Up, Some((peer, _))) if peer.is_unreachable() => {
+            MemberState::Down
+        }
         (membership::MemberState::Up, Some(_)) => MemberState::Up,
         (membership::MemberState::Up, None) => MemberState::Joining,
     };
@@ -323,7 +332,9 @@ fn report(
         addr: Some(member.addr.to_string()).filter(|_| member.addr.port() != 0),
         http: member.http.map(|addr| addr.to_string()),
         state,
-        rule_book: Some(hex(if is_me { own_book } else { member.rule_book })),
+        rule_book: Some(if is_me { own_book } else { member.rule_book })
+            .filter(|book| *book != UNKNOWN_RULES)
+            .map(hex),
         clock_offset_ms: match peer {
             Some((_, offset_ns)) => Some(offset_ns / 1_000_000),
             None if is_me => Some(0),
@@ -352,9 +363,9 @@ fn edges(core: &Core) -> Option<EdgesReport> {
 
 /// `None` unless it is an edge.
 fn follows(core: &Core) -> Option<FollowsReport> {
-    let homes = core.edge.as_ref()?.follower.homes();
-    let cores = homes.iter().map(ToString::to_string).collect();
-    Some(FollowsReport { cores, is_cut_off: !core.ownership.has_lease() })
+    let edge = core.edge.as_ref()?;
+    let cores = edge.follower.homes().iter().map(ToString::to_string).collect();
+    Some(FollowsReport { cores, is_cut_off: edge.is_cut_off() })
 }
 
 /// `None` for a standalone node, and for an edge.
@@ -371,4 +382,30 @@ fn ownership(core: &Core) -> Option<OwnershipReport> {
 
 fn hex(number: u64) -> String {
     format!("{number:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_ownership::identity::Generation;
+
+    use super::*;
+
+    #[test]
+    fn rules_of_a_member_without_gossip_are_unknown_and_no_others() {
+        let id = |name| NodeId::new(name).expect("a valid id");
+        let member = |rule_book| Member {
+            id: id("b"),
+            generation: Generation(1),
+            addr: ([10, 0, 0, 2], 7600).into(),
+            region: "eu".to_owned(),
+            zone: String::new(),
+            state: membership::MemberState::Up,
+            rule_book,
+            http: None,
+            has_lease: true,
+        };
+        let shown = |rule_book| report(&member(rule_book), None, &id("a"), 0.0, 7).rule_book;
+        assert_eq!(shown(UNKNOWN_RULES), None);
+        assert_eq!(shown(9), Some(hex(9)));
+    }
 }

@@ -9,6 +9,7 @@ use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::{ClusterMap, MemberId};
 
 use super::core::Core;
+use super::edge::Edge;
 use crate::admin::MembersReport;
 use crate::admin::report::{MapMemberReport, MapMemberState, MapReport, RegionsReport, Votes};
 
@@ -20,7 +21,7 @@ pub(super) fn report(core: &Core) -> MembersReport {
     let topology = core.topology.load();
     let followed = || {
         let map = core.edge.as_ref()?.follower.map();
-        // An edge hears no members; whom it follows is in its status.
+        // An edge hears no members; which cores it follows is in its status.
         (map.epoch > Epoch(0)).then(|| of(&map, &BTreeMap::new()))
     };
     let map = core.joined.as_ref().and_then(|joined| {
@@ -41,6 +42,7 @@ pub(super) fn report(core: &Core) -> MembersReport {
         node: topology.me.to_string(),
         region: topology.region.clone(),
         is_standalone: core.mesh().is_none(),
+        is_cut_off: core.edge.as_ref().map(Edge::is_cut_off),
         map: map.or_else(followed),
     }
 }

@@ -51,7 +51,7 @@ use self::blocked::BlockedView;
 pub use self::core::{Core, Setup};
 pub use self::edge::Edge;
 pub use self::error::{Error, Failed};
-pub use self::handover::GivenUp;
+pub use self::handover::{GivenUp, Left};
 use self::inspect::View;
 pub use self::join::Joined;
 use self::listeners::{Behind, Bound, ListenerTls, Listeners, serve_prometheus};
@@ -135,7 +135,8 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
         http: listeners.http_addr(),
         traces: recorder,
     };
-    let (core, core_tasks) = Core::build(setup, environment).await?;
+    // Boxed: the configuration makes its state large.
+    let (core, core_tasks) = Box::pin(Core::build(setup, environment)).await?;
 
     if let (Some(folder), Some(mesh)) = (&config.node.data_dir, core.mesh()) {
         revocation_file::load(folder, &mesh.revocations, core.clock.system())?;
@@ -255,10 +256,16 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     };
     health.red(DRAIN, "this node is draining");
     if outcome.is_ok() {
-        let given_up = core.leave().await.err();
+        let delay = config.limits.drain_delay;
+        if core.mesh().is_some() && !delay.is_zero() {
+            tracing::info!(for_ms = delay.as_millis_ceil(), "not ready; goes on before it drains");
+            tokio::time::sleep(delay.to_std()).await;
+        }
+        let left = core.leave().await;
         has_drained.send_replace(Some(DrainReport {
-            handed_over: given_up.is_none(),
-            reason: given_up.map(|given_up| given_up.to_string()),
+            handed_over: left.is_ok(),
+            leaves_majority: left != Ok(Left::NoMajority),
+            reason: left.err().map(|given_up| given_up.to_string()),
         }));
     }
     stop_listeners.cancel();

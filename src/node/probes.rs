@@ -95,7 +95,7 @@ impl NodeProbes {
         }
         let upstreams = Arc::<UpstreamStats>::default();
         let passed_on = upstreams.clone();
-        let (cell, decider) = (core.book.clone(), core.decider.clone());
+        let (cell, decider, ready) = (core.book.clone(), core.decider.clone(), health.clone());
         let has_carried = config.gubernator.grpc.or(config.gubernator.http).is_some();
         metrics.watch_rules(move || {
             let sample = |rule: &Arc<tidegate_rules::rule::Rule>| RuleSample {
@@ -123,6 +123,8 @@ impl NodeProbes {
             let loads = book.handle.status();
             let loads = [("ok", loads.loads_ok), ("failed", loads.loads_failed)];
             readings.add_each(names::RULE_LOADS, "outcome", loads);
+            readings.add(names::RULES_OK, book.handle.status().error.is_none());
+            readings.add(names::READY, ready.ready().is_ok());
             store(&core, &mut readings);
             if let Some(sources) = &core.blocked_sources {
                 blocked_sources(sources, core.clock.now(), &mut readings);
@@ -143,10 +145,8 @@ impl NodeProbes {
             if let Some(edge) = &core.edge {
                 let Edge { mesh, synchroniser, malformed, .. } = edge;
                 cluster(&core, mesh, synchroniser, malformed, &mut readings);
-                let followed = edge.follower.homes().len();
-                readings.add(names::EDGE_FOLLOWS, followed as u64);
-                // Before the first map an edge has no lease to lose, and follows no core.
-                readings.add(names::EDGE_CUT_OFF, followed == 0 || !core.ownership.has_lease());
+                readings.add(names::EDGE_FOLLOWS, edge.follower.homes().len() as u64);
+                readings.add(names::EDGE_CUT_OFF, edge.is_cut_off());
                 certificate(&core, &edge.mesh, &certificates.status(), &mut readings);
             }
             readings
@@ -255,6 +255,7 @@ fn store(core: &Core, readings: &mut Readings) {
     readings.add(names::STORE_EXPIRED, stats.expired);
     let outcomes = [("shared", stats.overflowed), ("refused", stats.refused)];
     readings.add_each(names::STORE_FULL, "outcome", outcomes);
+    readings.add(names::DOMAIN_FULL, stats.in_full_domains);
     readings.add(names::SYNC_ACTORS_REFUSED, stats.actors_refused);
 }
 
@@ -286,7 +287,8 @@ fn cluster(
     readings.add(names::CLOCK_OFFSET_MS, offset / 1_000_000);
     readings.add(names::CLOCK_MEDIAN_MS, core.skew().median_ns / 1_000_000);
     readings.add(names::CLOCK_SKEWED, core.skew().is_reported());
-    readings.add(names::MESH_PEERS_UP, peers.len() as u64);
+    let up = peers.iter().filter(|peer| !peer.is_unreachable()).count();
+    readings.add(names::MESH_PEERS_UP, up as u64);
     let calls = [
         ("sent", read(&mesh.calls)),
         ("timeout", read(&mesh.timeouts)),
@@ -322,6 +324,8 @@ fn blocked_sources(sources: &BlockedSources, now: Timestamp, readings: &mut Read
 fn certificate(core: &Core, mesh: &Mesh, status: &certificates::Status, readings: &mut Readings) {
     let left = mesh.identity().validity.not_after.since(core.clock.system());
     readings.add(names::CERTIFICATE_EXPIRES, left.as_nanos() / 1_000_000_000);
+    let is_due = mesh.identity().validity.is_renewal_due(core.clock.system());
+    readings.add(names::CERTIFICATE_RENEWAL_DUE, is_due);
     readings.add(names::CERTIFICATE_OK, status.problem.is_none());
     let loads = [("ok", status.loads_ok), ("failed", status.loads_failed)];
     readings.add_each(names::CERTIFICATE_LOADS, "outcome", loads);

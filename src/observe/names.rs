@@ -104,7 +104,7 @@ pub const OVERRIDES_IGNORED: Metric =
     counter("overrides_ignored", "Descriptors with a limit override that was ignored");
 
 pub const MESH_CALLS: Metric = counter("mesh_calls", "Calls to peers: sent, timed out, not sent");
-pub const MESH_PEERS_UP: Metric = gauge("mesh_peers_up", "Connected peers");
+pub const MESH_PEERS_UP: Metric = gauge("mesh_peers_up", "Connected peers that answer");
 pub const EDGES: Metric = gauge("edges", "Edges that are connected to this core");
 pub const EDGE_FOLLOWS: Metric = gauge("edge_follows", "Cores that this edge follows");
 pub const EDGE_CUT_OFF: Metric =
@@ -125,6 +125,10 @@ pub const CERTIFICATE_EXPIRES: Metric = gauge(
     "certificate_expires_seconds",
     "Time until this node's certificate expires and its peers refuse it",
 );
+pub const CERTIFICATE_RENEWAL_DUE: Metric = gauge(
+    "certificate_renewal_due",
+    "1 in the last third of the time of this node's certificate, and in its last 30 days at most",
+);
 pub const SIGNER_EXPIRES: Metric = gauge(
     "signer_expires_seconds",
     "Time until the signer of this node expires; 0 if its files cannot be used",
@@ -143,6 +147,9 @@ pub const STATES_REJECTED: Metric =
 pub const MEMBERS: Metric = gauge("members", "Members, including this node");
 pub const RULE_BOOK_AGREES: Metric =
     gauge("rule_book_agrees", "1 while every member has the same rules as this node");
+pub const RULES_OK: Metric =
+    gauge("rules_ok", "1 while the newest rules are in use; 0 after changed ones were rejected");
+pub const READY: Metric = gauge("ready", "1 while /readyz says that this node may get traffic");
 pub const CLOCK_ERROR_MS: Metric = gauge(
     "clock_error_ms",
     "Offset of the corrected system clock from the decision clock, milliseconds",
@@ -273,6 +280,10 @@ pub const STORE_EXPIRED: Metric =
     counter("store_expired", "Counters removed from the store after expiry");
 pub const STORE_FULL: Metric =
     counter("store_full", "New counters in a full store, by outcome, once for each attempt");
+pub const DOMAIN_FULL: Metric = counter(
+    "domain_full",
+    "New counters of domains that have limits.domain_keys_max, in a store that is not full",
+);
 
 pub const STORAGE_OK: Metric =
     gauge("storage_ok", "1 while counts of long windows are written to node.data_dir");

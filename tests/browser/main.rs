@@ -35,6 +35,7 @@ const OPTIONS: ClusterOptions<'_> = ClusterOptions {
     config: "",
     sets: &["cluster.deadline=1s", "admin.show_keys=true"],
     has_disks: false,
+    has_drain_delay: false,
     regions: &[],
 };
 

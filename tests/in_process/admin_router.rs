@@ -366,7 +366,7 @@ async fn streams_beyond_the_bound_are_refused() {
     assert_eq!(open(&router).await.status(), StatusCode::OK);
 }
 
-const DRAINED: DrainReport = DrainReport { handed_over: true, reason: None };
+const DRAINED: DrainReport = DrainReport { handed_over: true, reason: None, leaves_majority: true };
 
 pub(crate) fn state(health: &Health) -> AdminState {
     AdminState {

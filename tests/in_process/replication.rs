@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate::config::Config;
 use tidegate::decide::{CommitRequest, Reserve, ReserveRequest, VerdictSource};
-use tidegate::node::GivenUp;
+use tidegate::node::{GivenUp, Left};
 use tidegate_cluster::mesh::StreamClass;
 use tidegate_cluster::mesh::wire::{Call, Check, Digest, Reply, STATE_ENTRIES_MAX, StateEntry};
 use tidegate_cluster::ownership::{Leases, OwnedRanges, OwnerTerm};
@@ -363,7 +363,7 @@ async fn a_drain_goes_on_as_long_as_counts_arrive() {
     let topology = a.core.topology.load_full();
     count_keys(&a, KEYS, |token| topology.owns(Scope::Region, token));
     let start = Instant::now();
-    assert_eq!(a.core.leave_with(PATIENCE).await, Ok(()));
+    assert_eq!(a.core.leave_with(PATIENCE).await, Ok(Left::Majority));
     assert!(start.elapsed() > PATIENCE, "too short a drain to show anything");
     let arrived = all(&b);
     assert_eq!(arrived.len(), KEYS);

@@ -34,6 +34,7 @@ const OPTIONS: ClusterOptions<'_> = ClusterOptions {
     // All nodes share the machine.
     sets: &["node.threads=1", "cluster.deadline=1s"],
     has_disks: false,
+    has_drain_delay: false,
     regions: &[],
 };
 const EDGES: usize = 50;

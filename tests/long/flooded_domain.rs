@@ -42,6 +42,7 @@ const OPTIONS: ClusterOptions<'_> = ClusterOptions {
     // The longest deadline: what an owner answers late on a busy machine is not the subject.
     sets: &["limits.keys_max=1000000", "limits.domain_keys_max=500000", "cluster.deadline=1s"],
     has_disks: false,
+    has_drain_delay: false,
     regions: &[],
 };
 /// `TIDEGATE_FLOOD_KEYS` has another number.

@@ -26,6 +26,7 @@ descriptors:
     // All nodes share the machine.
     sets: &["node.threads=1", "cluster.voters_from=auto"],
     has_disks: false,
+    has_drain_delay: false,
     regions: &[],
 };
 const SIZES: [usize; 3] = [3, 10, 30];

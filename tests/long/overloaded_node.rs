@@ -36,6 +36,7 @@ const OPTIONS: ClusterOptions<'_> = ClusterOptions {
     config: "",
     sets: &[],
     has_disks: false,
+    has_drain_delay: false,
     regions: &[],
 };
 const CONNECTIONS: u32 = 300;

@@ -28,6 +28,7 @@ descriptors:
     // They share the machine with the client.
     sets: &["node.threads=1"],
     has_disks: false,
+    has_drain_delay: false,
     regions: &[],
 };
 const KEYS: u64 = 10_000;

@@ -35,6 +35,7 @@ descriptors:
     config: "",
     sets: &[],
     has_disks: false,
+    has_drain_delay: false,
     regions: &[],
 };
 const USED_LIMIT: u64 = 300;

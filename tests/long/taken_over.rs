@@ -26,6 +26,7 @@ const OPTIONS: ClusterOptions<'_> = ClusterOptions {
     config: "",
     sets: &["cluster.voters_from=auto"],
     has_disks: true,
+    has_drain_delay: false,
     regions: &[],
 };
 /// `TIDEGATE_TAKEOVERS` has another number.

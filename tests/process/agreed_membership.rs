@@ -21,6 +21,7 @@ descriptors:
     config: "",
     sets: &["cluster.deadline=1s"],
     has_disks: false,
+    has_drain_delay: false,
     regions: &[],
 };
 const WITH_DISKS: ClusterOptions<'_> = ClusterOptions { has_disks: true, ..QUOTA };

@@ -321,6 +321,15 @@ fn members_are_a_table_with_the_voters_that_are_lost() {
         let run = tidegate(&["members", "--url", &node.url]);
         assert_eq!((run.code, &*run.stdout), (0, line));
     }
+
+    let old = "this edge is cut off: none of them answers, and this map may be old\n";
+    for (is_cut_off, hint) in [(false, ""), (true, old)] {
+        let report = MembersReport { is_cut_off: Some(is_cut_off), ..members() };
+        let node = Fake::start("HTTP/1.1 200 OK\r\n", &serde_json::to_string(&report).unwrap());
+        let run = tidegate(&["members", "--url", &node.url]);
+        let lines = format!("5 voters, as the cores that this edge follows have sent it\n{hint}\n");
+        assert!(run.stdout.contains(&lines) && !run.stdout.contains("present"), "{}", run.stdout);
+    }
 }
 
 #[test]
@@ -359,6 +368,12 @@ fn drain_ends_with_what_was_handed_over() {
             1,
             "exited, but not all keys were handed over (no progress); they continue with the counts \
              of their replicas",
+        ),
+        (
+            (ended, "{\"handed_over\":true,\"reason\":null,\"leaves_majority\":false}"),
+            1,
+            "drained, but the voters that stay are no majority: no strict key is decided until \
+             enough of their voters are back",
         ),
         // A release that does not wait.
         (
@@ -637,6 +652,7 @@ fn members() -> MembersReport {
         node: "n1".to_owned(),
         region: "eu".to_owned(),
         is_standalone: false,
+        is_cut_off: None,
         map: Some(MapReport {
             cluster: "000102030405060708090a0b0c0d0e0f".to_owned(),
             epoch: (1 << 48) + 7,
@@ -738,7 +754,14 @@ fn status() -> StatusReport {
                 ..RuleReport::default()
             },
         ],
-        store: StoreReport { keys: 5, keys_max: 100, bytes: 4_096, shared: 2, refused: 0 },
+        store: StoreReport {
+            keys: 5,
+            keys_max: 100,
+            bytes: 4_096,
+            shared: 2,
+            refused: 0,
+            in_full_domains: 0,
+        },
         edges: Some(EdgesReport {
             connected: 3,
             connected_max: 2_048,

@@ -6,8 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Method;
 use tidegate::admin::report::MapMemberState;
+use tidegate_testkit::http_client::{Http, check_body};
 use tidegate_testkit::process::{Cluster, ClusterOptions, Load, Node, THREE};
 use tidegate_testkit::wait::until;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::TIDEGATE;
@@ -95,6 +97,7 @@ async fn sigterm_completes_all_requests_in_flight() {
     assert_eq!(held.await.unwrap().unwrap().status, 200, "the delayed request is answered");
 
     assert_eq!(cluster.nodes[2].exit_code(Duration::from_secs(15)).await, Some(0));
+    assert!(!cluster.nodes[2].log().contains("lease lost"), "a drain is no failure");
     for node in &cluster.nodes[..2] {
         let gone = async || match node.members().await? {
             members if members.len() == 2 => Ok(()),
@@ -192,6 +195,77 @@ descriptors:
 }
 
 /// Its peers are stopped and take nothing.
+/// A load balancer that asks `/readyz` has that long to stop sending.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_goes_on_for_the_drain_delay_while_it_is_not_ready() {
+    const DELAY: Duration = Duration::from_secs(3);
+    let options = ClusterOptions {
+        nodes: THREE,
+        rules: RULES,
+        sets: &["cluster.deadline=1s", "limits.drain_delay=3s"],
+        has_drain_delay: true,
+        ..ClusterOptions::default()
+    };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
+    let leaving = &mut cluster.nodes[2];
+    leaving.terminate();
+    let begun = Instant::now();
+    let is_ready = async || match leaving.is_ready().await {
+        Ok(false) => Ok(()),
+        other => Err(format!("{other:?}")),
+    };
+    until("the leaving node is not ready", Duration::from_secs(2), is_ready).await;
+    let mut answers = 0;
+    while begun.elapsed() + Duration::from_millis(500) < DELAY {
+        // Of a connection of its own.
+        let reply = Http::new().check(leaving.http, &check_body("load", "user", "u")).await;
+        assert_eq!(reply.expect("it listens").status, 200);
+        assert_eq!(leaving.is_ready().await, Ok(false));
+        answers += 1;
+    }
+    println!("{answers} answers while the node was not ready");
+    assert!(answers > 0);
+    assert_eq!(leaving.exit_code(Duration::from_secs(15)).await, Some(0));
+}
+
+/// A voter is dead, and no other member may vote in its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_that_leaves_no_majority_says_so() {
+    let options = ClusterOptions { nodes: THREE, rules: RULES, ..ClusterOptions::default() };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
+    cluster.nodes[0].kill();
+    let is_evicted = async || {
+        let members = cluster.nodes[1].members().await?;
+        let is_up = members.iter().any(|(id, state)| id == "n1" && *state == "up");
+        if is_up { Err(format!("{members:?}")) } else { Ok(()) }
+    };
+    until("n1 is evicted", Duration::from_secs(30), is_evicted).await;
+    let url = format!("http://{}", cluster.nodes[2].admin);
+    let run = Command::new(TIDEGATE).env_clear().args(["drain", "--url", &url]).output().unwrap();
+    let text = String::from_utf8_lossy(&run.stdout);
+    assert!(text.contains("drained, but the voters that stay are no majority"), "{text}");
+    assert_eq!(run.status.code(), Some(1), "{text}");
+}
+
+/// It restarted while the others are dead, so that it is no member.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_of_a_node_that_is_no_member_says_so() {
+    let options = ClusterOptions { nodes: THREE, rules: RULES, ..ClusterOptions::default() };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
+    cluster.nodes.iter_mut().for_each(Node::kill);
+    let stranded = &mut cluster.nodes[2];
+    stranded.start();
+    let answers = async || stranded.status().await.map(drop);
+    until("its admin listener answers", Duration::from_secs(10), answers).await;
+    assert_eq!(stranded.metric("tidegate_mesh_peers_up").await, 0);
+    assert_eq!(stranded.metric("tidegate_ready").await, 0);
+    let url = format!("http://{}", stranded.admin);
+    let run = Command::new(TIDEGATE).env_clear().args(["drain", "--url", &url]).output().unwrap();
+    let text = String::from_utf8_lossy(&run.stdout);
+    assert!(text.contains("it is no member of the cluster"), "{text}");
+    assert_eq!(run.status.code(), Some(1), "{text}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_that_hands_nothing_over_says_so() {
     let sets = &["cluster.handover_timeout=1s"];

@@ -4,6 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use tidegate::admin::report::MemberState;
 use tidegate_testkit::http_client::{Http, check_body};
 use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
 use tidegate_testkit::wait::until;
@@ -30,6 +31,7 @@ const OPTIONS: ClusterOptions<'_> = ClusterOptions {
     config: "",
     sets: &["cluster.deadline=1s", "node.threads=1"],
     has_disks: false,
+    has_drain_delay: false,
     regions: &[],
 };
 
@@ -105,8 +107,16 @@ async fn a_few_edges_start_limit_and_leave() {
     };
     assert_eq!(admitted(&[&edges[0]], "strict", "z", 3).await, 0, "on_unavailable: deny");
     assert_eq!(admitted(&[&edges[0]], "open", "z", 3).await, 3, "on_unavailable: allow");
-    until("it says that it is cut off", Duration::from_secs(40), alone).await;
+    until("it says that it is cut off", Duration::from_secs(5), alone).await;
     assert_eq!(edges[0].metric(CUT_OFF).await, 1);
+    assert_eq!(edges[0].metric("tidegate_mesh_peers_up").await, 0);
+    let status = edges[0].status().await.unwrap();
+    let are_down = status.members.iter().all(|member| member.state == MemberState::Down);
+    assert!(are_down && status.members.len() == 3, "{:?}", status.members);
+    let args = ["members", "--url", &url];
+    let text = Command::new(TIDEGATE).env_clear().args(args).output().unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("this edge is cut off") && !text.contains("present"), "{text}");
     assert_eq!(edges[0].is_ready().await, Ok(true), "its service goes on");
 
     let mut late = cluster.edge("e4", OPTIONS);

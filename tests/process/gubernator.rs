@@ -30,6 +30,7 @@ const OPTIONS: ClusterOptions<'static> = ClusterOptions {
     // A busy machine may need longer than the ten milliseconds of the default.
     sets: &["cluster.deadline=1s", "rules.may_be_empty=true"],
     has_disks: false,
+    has_drain_delay: false,
     regions: &[],
 };
 /// Times of cases that sleep are this many times as long: a busy machine takes some ten

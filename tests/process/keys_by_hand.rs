@@ -23,6 +23,7 @@ descriptors:
     config: "",
     sets: &["cluster.deadline=1s"],
     has_disks: false,
+    has_drain_delay: false,
     regions: &[],
 };
 

@@ -26,6 +26,7 @@ descriptors:
     config: "",
     sets: &["cluster.deadline=1s"],
     has_disks: true,
+    has_drain_delay: false,
     regions: &[],
 };
 

@@ -11,6 +11,8 @@ use crate::TIDEGATE;
 /// What the shipped `cluster.toml` promises.
 const APPLIES_WITHIN: Duration = Duration::from_secs(2);
 
+const RULES_OK: &str = "tidegate_rules_ok";
+
 fn rules(limit: u32) -> String {
     format!(
         "domain: shop\ndescriptors:\n  - key: user\n    \
@@ -52,6 +54,15 @@ async fn a_change_on_disk_applies_within_two_seconds_and_disagreement_is_reporte
     assert!(error.contains("rules.yaml") && error.contains("descriptorz"), "{error}");
     assert_eq!(limit(&cluster, first).await, "20");
     agrees(first, true).await;
+    // It stays so until there are rules that can be used.
+    assert_eq!(first.metric(RULES_OK).await, 0);
+    assert_eq!(others[0].metric(RULES_OK).await, 1);
+    first.write_rules(&rules(20));
+    let is_ok = async || match first.metric(RULES_OK).await {
+        1 => Ok(()),
+        value => Err(format!("{RULES_OK} {value}")),
+    };
+    until("its rules are right again", APPLIES_WITHIN, is_ok).await;
 }
 
 async fn applies(cluster: &Cluster, node: &Node, expected: &str) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
+use tidegate::admin::events::EVENT;
 use tidegate::admin::report::MemberState;
 use tidegate::admin::snapshot::ClusterSnapshot;
 use tidegate_testkit::http_client::{Http, check_body};
@@ -29,6 +30,7 @@ descriptors:
     config: "",
     sets: &["cluster.deadline=1s", "admin.show_keys=true"],
     has_disks: false,
+    has_drain_delay: false,
     regions: &[],
 };
 
@@ -69,6 +71,21 @@ async fn a_script_finds_all_members_what_is_refused_and_who_died() {
         }
     };
     until("n1 is marked", WITHIN, is_marked).await;
+    // The first of these goes away after its first snapshot, of which there are no rates.
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap();
+    let first = format!("http://{}", gone.local_addr().unwrap());
+    let data = serde_json::to_string(&snapshot).unwrap();
+    let leaves = std::thread::spawn(move || {
+        let (mut stream, _) = gone.accept().unwrap();
+        let _ = std::io::Read::read(&mut stream, &mut [0; 1024]).unwrap();
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
+        let event = format!("{head}event: {EVENT}\ndata: {data}\n\n");
+        std::io::Write::write_all(&mut stream, event.as_bytes()).unwrap();
+    });
+    let (_, rates) = once(&[&first, &asked]);
+    leaves.join().unwrap();
+    assert_eq!(rates["refused_per_second"], 0.0, "{rates}");
+
     let text = String::from_utf8(top(&["--once", "--url", &asked]).stdout).unwrap();
     assert!(text.contains("down: n1") && text.contains("members: 2 of 3 up"), "{text}");
 }

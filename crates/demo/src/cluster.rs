@@ -221,6 +221,7 @@ rules.path = "rules"
 http.listen = "127.0.0.1:0"
 grpc.listen = "127.0.0.1:0"
 admin.listen = "127.0.0.1:0"
+limits.drain_delay = "0s"
 limits.drain_timeout = "1s"
 
 [cluster]

@@ -26,7 +26,7 @@ pub struct Member {
     /// Replicas are placed in another zone where there is one.
     pub zone: String,
     pub state: MemberState,
-    /// Fingerprint of the rule book it uses.
+    /// Fingerprint of the rule book it uses, or [`UNKNOWN_RULES`].
     pub rule_book: u64,
     /// Its HTTP listener, for operators.
     pub http: Option<SocketAddr>,
@@ -34,6 +34,9 @@ pub struct Member {
     /// that a node decides nothing, though they reach it: those of its region may have evicted it.
     pub has_lease: bool,
 }
+
+/// The fingerprint of rules that are not known: of a member of which there is no gossip yet.
+pub const UNKNOWN_RULES: u64 = 0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

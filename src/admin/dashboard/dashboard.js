@@ -84,6 +84,7 @@ function alarms() {
     if (reported.not_ready) problems.push(`${id} is not ready: ${reported.not_ready}`);
     if (reported.rule_book.last_error) problems.push(`${id}: ${reported.rule_book.last_error}`);
     if (reported.store.shared + reported.store.refused > 0) problems.push(`${id}: its store was full`);
+    if (reported.store.in_full_domains > 0) problems.push(`${id}: a domain had limits.domain_keys_max`);
   }
   return problems;
 }
@@ -216,7 +217,7 @@ function showRules() {
   $("no-rules").hidden = rows.length > 0;
 }
 
-// Rows are made anew each second; whoever uses the keyboard stays where they were.
+// Rows are made anew each second; what had the keyboard keeps it.
 function refocus(body, name, focused) {
   if (!focused) return;
   const same = [...$(body).children].find((row) => row.dataset[name] === focused.dataset[name]);

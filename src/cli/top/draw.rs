@@ -222,6 +222,9 @@ fn problems(picture: &Picture) -> Vec<String> {
         if reported.store.shared > 0 || reported.store.refused > 0 {
             problems.push(format!("{id}: its store was full"));
         }
+        if reported.store.in_full_domains > 0 {
+            problems.push(format!("{id}: a domain had limits.domain_keys_max"));
+        }
     }
     problems
 }

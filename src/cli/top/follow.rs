@@ -53,15 +53,18 @@ impl Nodes {
     ///
     /// No node has sent a snapshot; what happened with the last one.
     pub(super) async fn picture(&self) -> Result<(String, Picture), Lost> {
+        let mut without_rates = None;
         let mut lost = Lost { url: String::new(), why: "no node to ask".to_owned() };
         for listener in &self.listeners {
             let url = url(listener);
             match picture(listener).await {
-                Ok(picture) => return Ok((url, picture)),
+                Ok(picture) if picture.rates.is_some() => return Ok((url, picture)),
+                // It went away after its first snapshot; another one may have rates.
+                Ok(picture) => without_rates = Some((url, picture)),
                 Err(why) => lost = Lost { url, why },
             }
         }
-        Err(lost)
+        without_rates.ok_or(lost)
     }
 
     /// Tells each snapshot until nobody listens.

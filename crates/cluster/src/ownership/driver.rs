@@ -497,9 +497,7 @@ impl Driver {
 
     /// Whether this node is a member that owns keys, by the map in force.
     pub fn is_up(&self) -> bool {
-        let machines = self.machines.lock();
-        let own = machines.map.get(&self.options.me.node);
-        machines.ring.own_id().is_some() && own.is_some_and(|own| own.state == MapState::Up)
+        self.machines.lock().is_up(&self.options.me.node)
     }
 
     /// The rings in force.
@@ -845,8 +843,12 @@ impl Driver {
         let is_over = machines.ring.lease_until() <= now;
         if is_over && machines.has_lease {
             machines.has_lease = false;
-            count(&self.counters.leases_lost, 1);
-            tracing::warn!("lease lost: no majority of the voters grants this node a lease");
+            if machines.is_up(&self.options.me.node) {
+                count(&self.counters.leases_lost, 1);
+                tracing::warn!("lease lost: no majority of the voters grants this node a lease");
+            } else {
+                tracing::info!("lease ended: this node is no member any more");
+            }
         } else if !is_over && !machines.has_lease {
             machines.has_lease = true;
             tracing::info!("lease acquired: a majority of the voters grants it");
@@ -887,6 +889,12 @@ pub(crate) fn skip_pause(heard: &mut BTreeMap<MemberId, Monotonic>, now: Monoton
 }
 
 impl Machines {
+    /// Whether `me` is a member that owns keys, by the map in force.
+    fn is_up(&self, me: &NodeId) -> bool {
+        let own = self.map.get(me);
+        self.ring.own_id().is_some() && own.is_some_and(|own| own.state == MapState::Up)
+    }
+
     fn homes(&self, region: &str, all: &[String]) -> Homes {
         homes(self.region_right.as_ref(), &self.map, region, all)
     }

@@ -5,7 +5,7 @@ use tidegate_ownership::ClusterMap;
 use tidegate_ownership::cluster_map::{MapMember, MapState};
 use tidegate_ownership::homes::{Gained, Homes};
 use tidegate_ownership::identity::NodeId;
-use tidegate_ownership::membership::{Member, MemberState, View};
+use tidegate_ownership::membership::{Member, MemberState, UNKNOWN_RULES, View};
 use tidegate_ownership::region_right::RegionRight;
 use tidegate_ownership::route::Topology;
 
@@ -68,7 +68,7 @@ fn with_metadata(region: &str, member: &MapMember, known: Option<&Member>) -> Me
             MapState::Up => MemberState::Up,
             MapState::Draining | MapState::Down => MemberState::Draining,
         },
-        rule_book: known.map_or(0, |known| known.rule_book),
+        rule_book: known.map_or(UNKNOWN_RULES, |known| known.rule_book),
         http: known.and_then(|known| known.http),
         has_lease: known.is_some_and(|known| known.has_lease),
     }

@@ -354,7 +354,9 @@ impl Shard {
         let shared = |counter: &Counter| self.shared_counter(counter, params);
         let placement = overflow.place(counters.iter().filter(is_new).map(shared), params.now);
         let charged = if params.hits.charge() > 0 { new as u64 } else { 0 };
+        let is_domain_full = counters.first().is_some_and(|it| self.is_domain_full(it.key));
         match placement {
+            _ if is_domain_full => self.counts.in_full_domains += charged,
             Placement::Shared(_) => self.counts.overflowed += charged,
             Placement::Refused | Placement::Table => self.counts.refused += charged,
         }

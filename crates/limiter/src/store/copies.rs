@@ -187,7 +187,11 @@ impl Shard {
             self.reserve(key, 1, now)
         };
         if !has_room {
-            self.counts.refused += 1;
+            if !is_reservation && self.is_domain_full(key) {
+                self.counts.in_full_domains += 1;
+            } else {
+                self.counts.refused += 1;
+            }
             return MergeOutcome::Full;
         }
         let mut slot = Slot::new(key, state, expires);

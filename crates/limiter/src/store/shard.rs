@@ -81,6 +81,7 @@ pub(super) struct Counts {
     pub(super) expired: u64,
     pub(super) overflowed: u64,
     pub(super) refused: u64,
+    pub(super) in_full_domains: u64,
     pub(super) actors_refused: u64,
 }
 
@@ -143,9 +144,17 @@ impl Shard {
     }
 
     fn excess(&self, key: KeyHash, keys: usize) -> usize {
+        self.excess_of_store(keys).max(self.occupancy.excess_of_domain(key, keys))
+    }
+
+    /// Whether it is the domain of `key` that has no room for it, and not the shard.
+    pub(super) fn is_domain_full(&self, key: KeyHash) -> bool {
+        self.excess_of_store(1) == 0 && self.occupancy.excess_of_domain(key, 1) > 0
+    }
+
+    fn excess_of_store(&self, keys: usize) -> usize {
         let counters = self.table.len().saturating_sub(self.occupancy.reservations());
-        let excess = (counters + keys).saturating_sub(self.keys_max);
-        excess.max(self.occupancy.excess_of_domain(key, keys))
+        (counters + keys).saturating_sub(self.keys_max)
     }
 
     /// Whether one more reservation fits, if necessary after a bounded sweep.

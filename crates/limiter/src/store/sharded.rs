@@ -53,6 +53,9 @@ pub struct Stats {
     /// New counters that were refused because the store was full: of requests, once each time, and
     /// copies from peers.
     pub refused: u64,
+    /// New counters of domains that had their part of a store that was not full: once each time, and
+    /// copies from peers.
+    pub in_full_domains: u64,
     /// Per-actor counters from peers that were refused because their slice was full, each time that
     /// they were sent.
     pub actors_refused: u64,
@@ -193,6 +196,7 @@ impl Store {
                 expired: sum.expired + shard.counts.expired,
                 overflowed: sum.overflowed + shard.counts.overflowed,
                 refused: sum.refused + shard.counts.refused,
+                in_full_domains: sum.in_full_domains + shard.counts.in_full_domains,
                 actors_refused: sum.actors_refused + shard.counts.actors_refused,
                 sync_queue: sum.sync_queue + shard.queues.eventual_len(),
                 replication_queue: sum.replication_queue + shard.queues.strict_len(),

@@ -301,6 +301,8 @@ fn a_flood_in_one_domain_changes_no_decision_in_another() {
     }
     let stats = flooded.stats();
     assert!(stats.keys <= KEYS_MAX / 2 + 40_000, "{stats:?}");
+    assert!(stats.in_full_domains >= 900_000, "{stats:?}");
+    assert_eq!((stats.overflowed, stats.refused), (0, 0), "the store is not full");
     // Those that are there count on; further ones share a limit with those of their domain alone.
     assert_eq!(decide(flooded, "noisy", 1, 9_000_000).remaining, 0);
     assert!(!decide(flooded, "noisy", 2_000_000, 9_000_000).allowed);

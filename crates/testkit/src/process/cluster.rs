@@ -49,6 +49,8 @@ pub struct ClusterOptions<'a> {
     /// Whether nodes keep the cluster map on a disk: they remain voters over a restart. Otherwise
     /// the nodes of the start are the only voters.
     pub has_disks: bool,
+    /// Whether `limits.drain_delay` is as configured. Otherwise nodes drain at once.
+    pub has_drain_delay: bool,
     /// Regions with the ids of their nodes, also of those that join later. None: all nodes are in
     /// one.
     pub regions: &'a [(&'a str, &'a [&'a str])],

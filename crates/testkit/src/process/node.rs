@@ -33,6 +33,7 @@ pub struct Node {
     pub dir: PathBuf,
     program: &'static str,
     has_disk: bool,
+    has_drain_delay: bool,
     region: Option<String>,
     sets: Vec<String>,
     process: Option<Process>,
@@ -65,6 +66,7 @@ impl Node {
             dir,
             program,
             has_disk: options.has_disks,
+            has_drain_delay: options.has_drain_delay,
             region: options.region(id).map(str::to_owned),
             sets: options.sets.iter().map(ToString::to_string).collect(),
             process: None,
@@ -140,6 +142,9 @@ impl Node {
         command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(self.program);
         // The environment of the tests must not matter.
         command.env_clear().arg("serve").arg("--config").arg(self.dir.join("cluster.toml"));
+        if !self.has_drain_delay {
+            command.args(["--set", "limits.drain_delay=0s"]);
+        }
         for set in &self.sets {
             command.args(["--set", set]);
         }
