@@ -104,8 +104,8 @@ impl View {
         Ok(KeyOrdered { order: order.name().to_owned(), reached, ..KeyOrdered::default() })
     }
 
-    /// Counts hits whatever the limit is, or gives them back, of a blocked key too. Returns how many
-    /// were given back, if that is less.
+    /// Counts hits whatever the limit is, or gives them back, of a blocked key too. Returns how
+    /// many were given back, if that is less.
     async fn adjust(&self, key: &Key, hits: i64) -> Result<Option<u64>, Refusal> {
         let unanswered = "no owner has answered in time; look at the key, then try again";
         let (domain, entries) = match key {
