@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_cluster::pki::Role;
 use tidegate_limiter::units::Span;
 
+use super::key::Reached;
 use super::operate::Refusal;
 
 /// The node behind the orders about certificates.
@@ -21,8 +22,13 @@ pub trait Certificates: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// It is no name of a node, or this node itself, or this node takes no orders.
-    fn revoke(&self, node: String) -> BoxFuture<'_, Result<RevokedReport, Refusal>>;
+    /// It is no name of a node, or this node itself, or no node of this name is known and
+    /// `may_be_unknown` is false, or this node takes no orders.
+    fn revoke(
+        &self,
+        node: String,
+        may_be_unknown: bool,
+    ) -> BoxFuture<'_, Result<RevokedReport, Refusal>>;
 
     /// The revocations that this node knows, by name.
     fn revoked(&self) -> Vec<RevokedNode>;
@@ -54,10 +60,9 @@ pub struct TokenReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokedReport {
     pub revoked: String,
-    /// The other nodes that have confirmed it.
-    pub confirmed: Vec<String>,
-    /// Connected nodes that have not confirmed it within a second. They hear of it from others.
-    pub missed: Vec<String>,
+    /// Without the revoked node.
+    #[serde(flatten)]
+    pub reached: Reached,
 }
 
 /// A node whose certificates are refused.

@@ -136,8 +136,30 @@ impl KeyOrder {
 pub struct KeyOrdered {
     /// `reset`, `adjust`, `block`, `unblock`.
     pub order: String,
-    /// The other nodes that have confirmed it; of `adjust` none has to.
+    /// Of `adjust`, which the owner carries out, it names none.
+    #[serde(flatten)]
+    pub reached: Reached,
+    /// Hits that were given back, where they are fewer than was ordered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_back: Option<u64>,
+}
+
+/// Which nodes an order for all nodes has reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reached {
+    /// The other nodes that have confirmed it.
     pub confirmed: Vec<String>,
-    /// Connected nodes that have not confirmed it within a second. They hear of it from others.
+    /// Members, and connected edges, that have not confirmed it within a second. They receive it
+    /// from others once they are connected.
     pub missed: Vec<String>,
+    /// Evicted members that are not forgotten: they receive it if they return.
+    #[serde(default)]
+    pub down: Vec<String>,
+}
+
+impl Reached {
+    /// Whether all have confirmed it.
+    pub fn is_confirmed(&self) -> bool {
+        self.missed.is_empty() && self.down.is_empty()
+    }
 }

@@ -130,7 +130,7 @@ pub fn routes() -> Vec<Route> {
         writes("/key/block", "for=DURATION&domain=D&KEY=VALUE", post(key_block)),
         writes("/key/unblock", "domain=D&KEY=VALUE", post(key_unblock)),
         writes("/join/tokens", "node=NODE&region=REGION&role=ROLE&ttl=DURATION", post(make_token)),
-        writes("/revoke", "node=NODE", post(revoke)),
+        writes("/revoke", "node=NODE&unknown=BOOL", post(revoke)),
         open("/ui", get(to_dashboard)),
     ];
     routes.extend(dashboard::files().map(|(path, handler)| open(path, handler)));
@@ -432,12 +432,31 @@ fn token_order(uri: &Uri) -> Option<TokenOrder> {
     TOKEN_TTLS.contains(&ttl).then_some(TokenOrder { node, region, role, ttl })
 }
 
-/// `?node=NODE`.
+/// `?node=NODE`, with `&unknown=true` if there may be no node of that name.
 async fn revoke(State(state): State<Routed>, uri: Uri) -> Response {
-    match argument(&uri, "node") {
-        Some(node) => answered(state.admin.certificates.revoke(node).await),
-        None => refuse(StatusCode::BAD_REQUEST, "name the node; use POST /revoke?node=NODE"),
+    match revocation(&uri) {
+        Some((node, may_be_unknown)) => {
+            answered(state.admin.certificates.revoke(node, may_be_unknown).await)
+        }
+        None => refuse(
+            StatusCode::BAD_REQUEST,
+            "name the node; use POST /revoke?node=NODE, and &unknown=true if none of that name is \
+             known",
+        ),
     }
+}
+
+/// None if the query is anything else.
+fn revocation(uri: &Uri) -> Option<(String, bool)> {
+    let (mut node, mut may_be_unknown) = (None, false);
+    for (name, value) in uri.query().and_then(decode_query)? {
+        match &*name {
+            "node" => node = Some(value),
+            "unknown" => may_be_unknown = value.parse().ok()?,
+            _ => return None,
+        }
+    }
+    Some((node.filter(|node| !node.is_empty())?, may_be_unknown))
 }
 
 async fn revoked(State(state): State<Routed>) -> Response {

@@ -126,6 +126,9 @@ pub struct KeyReport {
     pub source: Option<String>,
     /// One for each limit of the rule.
     pub limits: Vec<LimitReport>,
+    /// Of an eventual rule: the node whose view the counts are. It sums what all nodes counted, as
+    /// far as they have sent it.
+    pub known_by: Option<String>,
     /// How long ago it was begun anew by hand.
     pub begun_anew_ago_ms: Option<u64>,
     /// How much longer it is blocked by hand; 0 until it is unblocked.

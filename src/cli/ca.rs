@@ -11,7 +11,7 @@ use tidegate_demo::output::Paint;
 use tidegate_limiter::units::{Span, Timestamp};
 
 use super::Failure;
-use super::client::{AdminDoor, RESERVED, write_announced, write_json};
+use super::client::{AdminDoor, RESERVED, write_json, write_reached};
 use crate::admin::certificates::{RevokedNode, RevokedReport, TokenReport};
 use crate::config::UserError;
 
@@ -107,6 +107,9 @@ pub(super) enum Command {
         /// The node's id
         #[arg(long, value_name = "NAME")]
         node: String,
+        /// Also if no node of this name is known: an edge that does not run, or a forgotten member
+        #[arg(long)]
+        unknown: bool,
         #[command(flatten)]
         listener: AdminDoor,
         /// Print JSON
@@ -160,6 +163,8 @@ Examples:
 const REVOKE_EXAMPLES: &str = "\
 Every node closes its connections with that node and refuses its certificates that were issued until
 now; its keys move as after a crash. With a new token it may join again under its name.
+
+Exit code: 0 confirmed by all other members, 1 not by those that are named, 2 not revoked.
 
 Examples:
   tidegate ca revoke --node node-4
@@ -216,16 +221,18 @@ pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Resul
                 writeln!(out, "{}", made.token)?;
             }
         }
-        Command::Revoke { node, listener, json } => {
-            let path = format!("/revoke?node={}", utf8_percent_encode(node, RESERVED));
-            let report: RevokedReport = listener.order_report(&path)?;
+        Command::Revoke { node, unknown, listener, json } => {
+            let unknown = if *unknown { "&unknown=true" } else { "" };
+            let path = format!("/revoke?node={}{unknown}", utf8_percent_encode(node, RESERVED));
+            let RevokedReport { revoked, reached } = listener.order_report(&path)?;
+            let is_confirmed = reached.is_confirmed();
             if *json {
-                write_json(out, &report)?;
+                write_json(out, &RevokedReport { revoked, reached })?;
             } else {
-                let nodes = (&*report.confirmed, &*report.missed);
                 let done = format!("{node}: revoked");
-                write_announced(out, Paint { on: screen }, &done, nodes)?;
+                write_reached(out, Paint { on: screen }, &done, &reached)?;
             }
+            return Ok(is_confirmed);
         }
         Command::Revoked { listener, json } => {
             listener.report("/revoked", *json, out, |out, revoked: &Vec<RevokedNode>| {

@@ -19,6 +19,7 @@ use tokio::runtime;
 use tokio::time::timeout;
 
 use super::Failure;
+use crate::admin::key::Reached;
 use crate::admin::tokens::MAKE_TOKEN;
 use crate::admin::{NodeClient, Reach, innermost};
 use crate::config::UserError;
@@ -147,22 +148,24 @@ pub(super) fn write_json(out: &mut dyn Write, value: &impl Serialize) -> io::Res
 }
 
 /// Writes what became of an order that is for all nodes.
-pub(super) fn write_announced(
+pub(super) fn write_reached(
     out: &mut dyn Write,
     paint: Paint,
     done: &str,
-    (confirmed, missed): (&[String], &[String]),
+    reached: &Reached,
 ) -> io::Result<()> {
-    let others = match confirmed {
+    let others = match &reached.confirmed[..] {
         [] => String::new(),
         [one] => format!(", confirmed by {one}"),
         more => format!(", confirmed by {} other nodes", more.len()),
     };
     writeln!(out, "{done}{others}")?;
-    if missed.is_empty() {
+    if reached.is_confirmed() {
         return Ok(());
     }
-    let text = format!("not confirmed yet by {}; it is sent again", missed.join(", "));
+    let down = reached.down.iter().map(|node| format!("{node} (down)"));
+    let others: Vec<String> = reached.missed.iter().cloned().chain(down).collect();
+    let text = format!("not confirmed by {}: sent once it is connected", others.join(", "));
     writeln!(out, "{}", paint.red(&text))
 }
 

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tidegate_cluster::pki::{self, JoinToken, Overwrite};
+use tidegate_cluster::pki::{self, JoinToken};
 use tidegate_limiter::units::Span;
 use tokio::runtime;
 
@@ -53,7 +53,8 @@ pub(super) struct Args {
     /// Output folder
     #[arg(long, value_name = "DIR", default_value = "pki")]
     dir: PathBuf,
-    /// Do nothing if the folder has a certificate; with --service-account-token, a valid one
+    /// Do nothing if the folder has a certificate and its key; with --service-account-token, a
+    /// valid one
     #[arg(long)]
     if_needed: bool,
     /// How long to try again while there is no answer
@@ -101,12 +102,14 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// `None` if the folder has a certificate, and that is good enough.
+/// `None` if the folder has a certificate and its key, and these are good enough.
 fn invitation(args: &Args, files: &Files) -> Result<Option<Invitation>, Failure> {
+    let pair = files.pair();
+    pair.complete()?;
     if let (Some(token), Some(node), Some(ca)) = (&args.service_account_token, &args.node, &args.ca)
     {
         let authorities = pki::read_authorities(ca)?;
-        if args.if_needed && pki::is_valid_for(&files.cert, &authorities, node, ca::now()) {
+        if args.if_needed && pair.are_valid_for(&authorities, node, ca::now()) {
             return Ok(None);
         }
         let token = pki::read_secret_text(token, || "a projected volume".to_owned())?;
@@ -115,10 +118,9 @@ fn invitation(args: &Args, files: &Files) -> Result<Option<Invitation>, Failure>
             credential: Credential::ServiceAccount { service_account_token, node },
             pins: authorities.iter().map(pki::pin).collect(),
             signers: args.signer.clone(),
-            overwrite: Overwrite::Renew,
         }));
     }
-    if files.cert.exists() {
+    if pair.belong_together() {
         if args.if_needed {
             return Ok(None);
         }
@@ -129,6 +131,7 @@ fn invitation(args: &Args, files: &Files) -> Result<Option<Invitation>, Failure>
     let token: JoinToken = text(args)?.parse().map_err(|error: pki::NotAToken| {
         UserError::new(error.to_string(), "give the whole line that it printed")
     })?;
+    // A certificate without its key is of no use, and is replaced.
     Ok(Some(token.into()))
 }
 
@@ -164,4 +167,54 @@ fn user_error(error: Error) -> Failure {
         }
     };
     UserError::new(error.to_string(), fix).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use tidegate_cluster::pki::{Bearer, Overwrite, Validity};
+
+    use super::*;
+
+    fn args(dir: &Path, token: &str) -> Args {
+        Args {
+            peer: "127.0.0.1:1".to_owned(),
+            token: Some(token.to_owned()),
+            token_file: None,
+            service_account_token: None,
+            node: None,
+            ca: None,
+            signer: Vec::new(),
+            dir: dir.to_owned(),
+            if_needed: true,
+            wait: Span::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_certificate_without_its_key_needs_another_join() {
+        let dir = tempfile::tempdir().unwrap();
+        let now = ca::now();
+        let until = now.plus(Span::from_secs(3_600));
+        let validity = Validity { not_before: now.minus(pki::BACKDATED), not_after: until };
+        pki::init(dir.path(), validity, [7; 16]).unwrap();
+        for node in ["n1", "n2"] {
+            pki::issue(dir.path(), Bearer::core(node, "eu"), validity, Overwrite::Never).unwrap();
+        }
+        let of = |name: &str| fs::read(dir.path().join(name)).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let files = Files::of(folder.path());
+        let token = JoinToken { pin: [7; 32], secret: [7; 16], signer: "n1".to_owned() };
+        let args = args(folder.path(), &token.to_string());
+        let is_needed = || invitation(&args, &files).unwrap().is_some();
+        assert!(is_needed(), "there is nothing");
+        fs::write(&files.cert, of("n1.pem")).unwrap();
+        assert!(is_needed(), "there is no key");
+        fs::write(&files.key, of("n2.key")).unwrap();
+        assert!(is_needed(), "it is the key of another certificate");
+        fs::write(&files.key, of("n1.key")).unwrap();
+        assert!(!is_needed());
+    }
 }

@@ -8,7 +8,7 @@ use tidegate_demo::output::Paint;
 use tidegate_limiter::units::Span;
 
 use super::Failure;
-use super::client::{AdminDoor, RESERVED, write_announced, write_json};
+use super::client::{AdminDoor, RESERVED, write_json, write_reached};
 use super::entry::entry;
 use super::status::{duration, write_owner};
 use crate::admin::key::{INTERVALS, KeyOrdered};
@@ -18,7 +18,7 @@ use crate::admin::snapshot::{KeyReport, LimitReport};
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(super) enum Command {
-    /// Show the limits of a key as its owner has them
+    /// Show the limits of a key as its owner has them; of an eventual rule as the node has them
     Show {
         #[command(flatten)]
         counter: Counter,
@@ -112,6 +112,9 @@ const EXAMPLES: &str = "\
 Orders take effect at all nodes that can be reached within a second, and at the others once they
 can be; each is a line of the node's log. docs/operations.md says what they do not undo.
 
+Exit code: 0 done, and confirmed by all other members; 1 not confirmed by those that are named, or
+fewer hits given back than ordered; 2 not done.
+
 Examples:
   tidegate key show demo user=alice
   tidegate key reset demo user=alice
@@ -143,14 +146,18 @@ pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Resul
     };
     let path = format!("/key/{name}?{parameter}{query}");
     let ordered: KeyOrdered = common.listener.order_report(&path)?;
+    let is_done = ordered.reached.is_confirmed() && ordered.given_back.is_none();
     if common.json {
         write_json(out, &ordered)?;
-        return Ok(true);
+        return Ok(is_done);
     }
-    let KeyOrdered { order, confirmed, missed } = ordered;
-    let done = format!("{order}: done");
-    write_announced(out, Paint { on: screen }, &done, (&confirmed, &missed))?;
-    Ok(true)
+    let KeyOrdered { order, reached, given_back } = ordered;
+    let done = match given_back {
+        Some(hits) => format!("{order}: this node knew of {hits} hits, and gave no more back"),
+        None => format!("{order}: done"),
+    };
+    write_reached(out, Paint { on: screen }, &done, &reached)?;
+    Ok(is_done)
 }
 
 impl KeyArgs {
@@ -194,6 +201,12 @@ fn write_report(out: &mut dyn Write, paint: Paint, report: &KeyReport) -> io::Re
     for LimitReport { limit, window_ms, remaining, reset_ms, .. } in &report.limits {
         let (window, reset) = (Span::from_millis(*window_ms), Span::from_millis(*reset_ms));
         writeln!(out, "{remaining} of {limit} in {window} left, all of it in {reset}")?;
+    }
+    if let Some(node) = &report.known_by {
+        writeln!(
+            out,
+            "as far as {node} knows: the rule is eventual, others may have counted more"
+        )?;
     }
     if report.source.as_deref() == Some("fallback") {
         let text = "no owner has answered in time: this is what on_unavailable says";

@@ -101,7 +101,7 @@ pub struct Proxy {
     ///
     /// Default none: plain text.
     pub tls_cert: Option<PathBuf>,
-    /// Private key of `tls_cert` (PEM).
+    /// Private key of `tls_cert` (PEM). A file that others can read is refused.
     pub tls_key: Option<PathBuf>,
     /// Authorities that must have signed the certificates of servers with `https` (PEM). Reloaded
     /// when the file changes.

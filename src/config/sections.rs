@@ -318,7 +318,7 @@ pub struct Http {
     ///
     /// Default none: plain text.
     pub tls_cert: Option<PathBuf>,
-    /// Private key of `tls_cert` (PEM).
+    /// Private key of `tls_cert` (PEM). A file that others can read is refused.
     pub tls_key: Option<PathBuf>,
     /// Authorities that must have signed a client's certificate (PEM).
     ///
@@ -358,7 +358,7 @@ pub struct Grpc {
     ///
     /// Default none: plaintext HTTP/2.
     pub tls_cert: Option<PathBuf>,
-    /// Private key of `tls_cert` (PEM).
+    /// Private key of `tls_cert` (PEM). A file that others can read is refused.
     pub tls_key: Option<PathBuf>,
     /// Authorities that must have signed a client's certificate (PEM).
     ///
@@ -410,7 +410,7 @@ pub struct Resp {
     ///
     /// Default none: plain text.
     pub tls_cert: Option<PathBuf>,
-    /// Private key of `tls_cert` (PEM).
+    /// Private key of `tls_cert` (PEM). A file that others can read is refused.
     pub tls_key: Option<PathBuf>,
     /// Authorities that must have signed a client's certificate (PEM).
     ///
@@ -460,7 +460,7 @@ pub struct Gubernator {
     ///
     /// Default none: plain text.
     pub tls_cert: Option<PathBuf>,
-    /// Private key of `tls_cert` (PEM).
+    /// Private key of `tls_cert` (PEM). A file that others can read is refused.
     pub tls_key: Option<PathBuf>,
     /// Authorities that must have signed a client's certificate (PEM).
     ///
@@ -486,7 +486,7 @@ pub struct Admin {
     ///
     /// Default none: plain text.
     pub tls_cert: Option<PathBuf>,
-    /// Private key of `tls_cert` (PEM).
+    /// Private key of `tls_cert` (PEM). A file that others can read is refused.
     pub tls_key: Option<PathBuf>,
     /// Authorities that must have signed a client's certificate (PEM).
     ///

@@ -86,7 +86,7 @@ pub use check::{
 pub use decider::{CarriedRules, Counters, Decider, LocalNode, Options, Peers, Rules};
 pub use in_flight::{Entered, LimitInFlight, Place};
 pub use leased::{NoGrants, granting_nodes_max};
-pub use peek::Peeked;
+pub use peek::{GivenBack, Peeked};
 pub(crate) use plan::descriptor_hash;
 pub use refused_keys::{FADES_BY, KEYS_MAX, LABEL_BYTES_MAX, RefusedKey, RefusedKeys};
 pub use region_limits::{REGIONS_MAX as SHARES_MAX, regions_sharing};

@@ -1,8 +1,9 @@
 //! Joins with a token: what `tidegate join` does on the new machine.
 //!
-//! The files are written so that an interrupted join can be repeated: the private key first, which
-//! a second attempt uses again, because a token of an operator is good for that key alone; the
-//! certificate last.
+//! The files are written so that an interrupted join can be repeated. With a token of an operator
+//! the private key is written first, which a second attempt uses again, because the token is good
+//! for that key alone; the certificate last. A pod, whose token works again, keeps a new key in
+//! memory until it has the certificate: what it has is in use until then.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use tidegate_cluster::pki::{self, JoinToken, NewKey, Overwrite, PIN_BYTES};
+use tidegate_cluster::pki::{self, Issued, IssuedFiles, JoinToken, NewKey, Overwrite, PIN_BYTES};
 use tidegate_limiter::units::Timestamp;
 
 use super::{Credential, Enrolled, JOIN_PATH, JoinRequest};
@@ -61,8 +62,6 @@ pub struct Invitation {
     pub pins: Vec<[u8; PIN_BYTES]>,
     /// The nodes that may see the credential.
     pub signers: Vec<String>,
-    /// Whether the certificate takes the place of one that was issued before, with a new key.
-    pub overwrite: Overwrite,
 }
 
 impl From<JoinToken> for Invitation {
@@ -71,7 +70,6 @@ impl From<JoinToken> for Invitation {
             credential: Credential::Token { token: token.to_string() },
             pins: vec![token.pin],
             signers: vec![token.signer],
-            overwrite: Overwrite::Never,
         }
     }
 }
@@ -84,6 +82,11 @@ impl Files {
                 .map(|name| dir.join(name));
         Self { ca, cert, key, secret }
     }
+
+    /// The certificate and its key.
+    pub fn pair(&self) -> IssuedFiles {
+        IssuedFiles { cert: self.cert.clone(), key: self.key.clone() }
+    }
 }
 
 /// Shows the credential to the node at `peer`, `host:port`, and writes what it gives.
@@ -92,7 +95,8 @@ impl Files {
 ///
 /// [`Error`]. It can be repeated with the same folder while the credential is good.
 pub async fn join(invitation: &Invitation, peer: &str, files: &Files) -> Result<Enrolled, Error> {
-    let key = key(&files.key, invitation.overwrite)?;
+    let works_once = matches!(invitation.credential, Credential::Token { .. });
+    let key = if works_once { kept_key(&files.key)? } else { NewKey::generate()? };
     let credential = invitation.credential.clone();
     let request = JoinRequest { credential, request: key.request_pem()? };
     let enrolled = tokio::time::timeout(TIMEOUT, ask(invitation, peer, &request)).await;
@@ -100,18 +104,23 @@ pub async fn join(invitation: &Invitation, peer: &str, files: &Files) -> Result<
         .unwrap_or_else(|_| Err(Error::NoAnswer(format!("{peer}: no answer in {TIMEOUT:?}"))))?;
     pki::write_public(&files.ca, &enrolled.authorities, Overwrite::Renew)?;
     pki::write_secret(&files.secret, &enrolled.secret, Overwrite::Renew)?;
-    pki::write_public(&files.cert, &enrolled.certificate, invitation.overwrite)?;
+    if works_once {
+        pki::write_public(&files.cert, &enrolled.certificate, Overwrite::Renew)?;
+    } else {
+        let issued = Issued { cert_pem: enrolled.certificate.clone(), key_pem: key.to_pem() };
+        files.pair().write(&issued, Overwrite::Renew)?;
+    }
     Ok(enrolled)
 }
 
-/// The key of an interrupted join, or a new one, which is written before anybody hears of it.
-fn key(path: &Path, overwrite: Overwrite) -> Result<NewKey, pki::Error> {
-    if overwrite == Overwrite::Never && path.exists() {
+/// The key of an interrupted join, or a new one, which is written before it is sent.
+fn kept_key(path: &Path) -> Result<NewKey, pki::Error> {
+    if path.exists() {
         let pem = pki::read_secret_text(path, || "tidegate join".to_owned())?;
         return NewKey::from_pem(&pem);
     }
     let key = NewKey::generate()?;
-    pki::write_secret(path, &key.to_pem(), overwrite)?;
+    pki::write_secret(path, &key.to_pem(), Overwrite::Never)?;
     Ok(key)
 }
 
@@ -211,5 +220,48 @@ impl ServerCertVerifier for KnownSigner {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A port at which nothing listens.
+    const CLOSED: &str = "127.0.0.1:1";
+
+    #[tokio::test]
+    async fn a_pod_that_gets_no_certificate_keeps_the_pair_that_it_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::of(dir.path());
+        fs::write(&files.key, "the key in use").unwrap();
+        fs::write(&files.cert, "its certificate").unwrap();
+        let credential = Credential::ServiceAccount {
+            service_account_token: "token".to_owned(),
+            node: "tidegate-0".to_owned(),
+        };
+        let invitation =
+            Invitation { credential, pins: Vec::new(), signers: vec!["signer-0".to_owned()] };
+        let joined = join(&invitation, CLOSED, &files).await.map(|_| ());
+        assert!(matches!(joined, Err(Error::NoAnswer(_))), "{joined:?}");
+        assert_eq!(fs::read_to_string(&files.key).unwrap(), "the key in use");
+        assert_eq!(fs::read_to_string(&files.cert).unwrap(), "its certificate");
+    }
+
+    #[tokio::test]
+    async fn a_second_attempt_with_a_token_uses_the_key_of_the_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::of(dir.path());
+        let token = JoinToken { pin: [7; PIN_BYTES], secret: [7; 16], signer: "n1".to_owned() };
+        let invitation = Invitation::from(token);
+        let mut keys = Vec::new();
+        for _ in 0..2 {
+            assert!(join(&invitation, CLOSED, &files).await.is_err());
+            keys.push(fs::read_to_string(&files.key).unwrap());
+        }
+        assert_eq!(keys[0], keys[1]);
+        assert!(!files.cert.exists());
     }
 }

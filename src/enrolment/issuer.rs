@@ -216,10 +216,8 @@ impl Issuer {
         let now = self.clock.system();
         // It must begin after a revocation of the node, which would refuse it.
         let revoked = self.mesh.revocations.issued_after(bearer.node).unwrap_or_default();
-        let validity = Validity {
-            not_before: now.minus(BACKDATED).max(revoked),
-            not_after: now.plus(self.valid_for),
-        };
+        let validity = validity(self.valid_for, now);
+        let validity = Validity { not_before: validity.not_before.max(revoked), ..validity };
         let signed = signer.sign(request, bearer, validity, now.max(validity.not_before));
         signed.map(|chain| pki::to_pem(&chain)).map_err(|error| match error {
             SignError::Request(_) => Refused::Asker(error.to_string()),
@@ -246,6 +244,13 @@ impl Issuer {
     }
 }
 
+/// The dates of a certificate that is signed at `now`. One that is good for less than
+/// [`BACKDATED`] begins as long before: a third of its time is left to be renewed in once it has
+/// been in use.
+fn validity(valid_for: Span, now: Timestamp) -> Validity {
+    Validity { not_before: now.minus(BACKDATED.min(valid_for)), not_after: now.plus(valid_for) }
+}
+
 /// The published keys in a file.
 fn read_keys(file: &Path) -> io::Result<Keys> {
     let mut text = Vec::new();
@@ -261,4 +266,19 @@ fn sha256(bytes: &[u8]) -> Digest {
     let mut sum = [0; 32];
     sum.copy_from_slice(digest(&SHA256, bytes).as_ref());
     sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_of_any_length_is_in_use_before_it_is_renewed() {
+        let now = Timestamp::from_secs(1_767_225_600);
+        for (minutes, due_after_secs) in [(1, 20), (29, 580), (60, 1_200), (24 * 60, 56_400)] {
+            let validity = validity(Span::from_secs(minutes * 60), now);
+            let due = validity.renewal_due_at().since(now);
+            assert_eq!(due, Span::from_secs(due_after_secs), "{minutes}m");
+        }
+    }
 }

@@ -24,6 +24,7 @@ use super::{JOIN_PATH, JoinRequest};
 use crate::admin::key::AUDIT;
 use crate::config::UserError;
 use crate::front::tls::Tls;
+use crate::observe::log::one_line;
 
 /// A request has some 600 bytes.
 const BODY_BYTES_MAX: usize = 16 * 1024;
@@ -80,7 +81,9 @@ async fn join(State(issuer): State<Arc<Issuer>>, body: Bytes) -> Response {
             answer(StatusCode::OK, &enrolled)
         }
         Err(refused) => {
-            tracing::warn!(target: AUDIT, reason = %refused, "refused a node that tried to join");
+            let text = refused.to_string();
+            let reason = one_line(&text);
+            tracing::warn!(target: AUDIT, %reason, "refused a node that tried to join");
             let status = match refused {
                 Refused::Asker(_) => StatusCode::FORBIDDEN,
                 Refused::Here(_) => StatusCode::SERVICE_UNAVAILABLE,

@@ -6,14 +6,16 @@
 //! A token that was used answers the same signing request again, so that a node whose answer was
 //! lost may repeat it: it has no other key, and gets no other certificate by that.
 //!
-//! **Bound.** [`TOKENS_MAX`]; those whose time is over make room. At the bound no token is made.
+//! **Bound.** [`TOKENS_MAX`] that wait to be used; those whose time is over make room. At the bound
+//! no token is made. Of those that were used, as many are remembered; then the one that ends first
+//! is forgotten.
 
 use std::collections::HashMap;
 
 use tidegate_cluster::pki::{Bearer, Role};
 use tidegate_limiter::units::Timestamp;
 
-/// Most tokens at a time.
+/// Most tokens at a time that wait to be used, and most that were used.
 pub(super) const TOKENS_MAX: usize = 1_024;
 
 pub(super) type Digest = [u8; 32];
@@ -35,7 +37,8 @@ struct Token {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refused {
     #[error(
-        "this node has not made the token, or was restarted since; make one with `tidegate ca token`"
+        "this node has not made the token, or was restarted since, or it was used long ago; make one \
+         with `tidegate ca token`"
     )]
     Unknown,
     #[error("the token has expired; make another with `tidegate ca token`")]
@@ -56,7 +59,7 @@ impl Tokens {
         if self.0.len() >= TOKENS_MAX {
             self.0.retain(|_, token| token.until > now);
         }
-        if self.0.len() >= TOKENS_MAX {
+        if self.0.values().filter(|token| token.used_for.is_none()).count() >= TOKENS_MAX {
             return false;
         }
         let Bearer { node, region, role } = bearer;
@@ -87,6 +90,13 @@ impl Tokens {
         if let Some(token) = self.0.get_mut(secret) {
             token.used_for = Some(request);
         }
+        let used = self.0.iter().filter(|(_, token)| token.used_for.is_some());
+        if used.clone().count() > TOKENS_MAX
+            && let Some((first, _)) = used.min_by_key(|(secret, token)| (token.until, **secret))
+        {
+            let first = *first;
+            self.0.remove(&first);
+        }
     }
 }
 
@@ -113,15 +123,32 @@ mod tests {
         assert_eq!(tokens.check(&[1; 32], &[7; 32], at(100)), Err(Refused::Expired));
     }
 
+    fn digest(number: usize) -> Digest {
+        let mut digest = [0; 32];
+        digest[..8].copy_from_slice(&number.to_le_bytes());
+        digest
+    }
+
+    #[test]
+    fn tokens_that_were_used_leave_room_for_others_and_are_bounded() {
+        let mut tokens = Tokens::default();
+        let bearer = Bearer::core("n4", "eu");
+        for number in 0..2 * TOKENS_MAX {
+            let until = at(100 + number as u64);
+            assert!(tokens.add(digest(number), bearer, until, at(0)), "{number}");
+            tokens.used(&digest(number), [7; 32]);
+        }
+        assert_eq!(tokens.0.len(), TOKENS_MAX);
+        let first = tokens.check(&digest(0), &[7; 32], at(0));
+        assert_eq!(first, Err(Refused::Unknown), "the one that ends first is forgotten");
+        let last = tokens.check(&digest(2 * TOKENS_MAX - 1), &[8; 32], at(0));
+        assert_eq!(last, Err(Refused::Used));
+    }
+
     #[test]
     fn at_the_bound_tokens_whose_time_is_over_make_room() {
         let mut tokens = Tokens::default();
         let bearer = Bearer::core("n4", "eu");
-        let digest = |number: usize| {
-            let mut digest = [0; 32];
-            digest[..8].copy_from_slice(&number.to_le_bytes());
-            digest
-        };
         for number in 0..TOKENS_MAX {
             let until = if number == 0 { at(10) } else { at(100) };
             assert!(tokens.add(digest(number), bearer, until, at(0)));

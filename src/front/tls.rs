@@ -10,6 +10,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -205,7 +206,7 @@ impl Files {
     fn read(&self) -> Result<Contents, Error> {
         Ok(Contents {
             cert: read(&self.cert)?,
-            key: read(&self.key)?,
+            key: read_key(&self.key)?,
             client_ca: self.client_ca.as_deref().map(read).transpose()?,
         })
     }
@@ -288,15 +289,62 @@ fn certificates(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>
     found.ok_or_else(|| Error::new(path, &"holds no certificate in PEM", GIVE_PEM))
 }
 
+/// A private key, as that of the mesh: the user and the group may read it.
+fn read_key(path: &Path) -> Result<Vec<u8>, Error> {
+    let file = open(path)?;
+    // The mode of the open file, so that the file checked is the file read.
+    let metadata = file.metadata().map_err(|error| unreadable(path, &error))?;
+    if metadata.permissions().mode() & 0o007 != 0 {
+        let fix = "run `chmod o= FILE`; in Kubernetes set defaultMode of the volume to 0440";
+        return Err(Error::new(path, &"others can read it", fix));
+    }
+    read_open(path, file)
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    read_open(path, open(path)?)
+}
+
+fn open(path: &Path) -> Result<File, Error> {
+    File::open(path).map_err(|error| unreadable(path, &error))
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Error {
+    Error::new(path, error, "check the path, and who may read it")
+}
+
+fn read_open(path: &Path, file: File) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
-        .map_err(|error| Error::new(path, &error, "check the path, and who may read it"))?;
+    let read = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
+    read.map_err(|error| unreadable(path, &error))?;
     // A truncated bundle might miss an authority.
     if bytes.len() as u64 > FILE_BYTES_MAX {
         let fix = "give the certificates that are needed here alone";
         return Err(Error::new(path, &"larger than 1 MiB", fix));
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+
+    use super::*;
+
+    #[test]
+    fn a_private_key_that_others_can_read_is_refused() {
+        let key = tempfile::NamedTempFile::new().unwrap();
+        fs::write(key.path(), "a key").unwrap();
+        let read = |mode| {
+            fs::set_permissions(key.path(), Permissions::from_mode(mode)).unwrap();
+            read_key(key.path()).map_err(|error| error.problem)
+        };
+        for mode in [0o644, 0o604, 0o602] {
+            assert_eq!(read(mode), Err("others can read it".to_owned()), "{mode:o}");
+        }
+        // A secret of Kubernetes with an fsGroup.
+        for mode in [0o640, 0o440, 0o600, 0o400] {
+            assert_eq!(read(mode), Ok(b"a key".to_vec()), "{mode:o}");
+        }
+    }
 }

@@ -3,17 +3,17 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidegate_cluster::Announced;
 use tidegate_cluster::pki::Bearer;
 use tidegate_cluster::revocations;
 use tidegate_ownership::identity::NodeId;
 
 use super::inspect::View;
+use super::unreached;
 use crate::admin::Refusal;
 use crate::admin::certificates::{
     Certificates, RevokedNode, RevokedReport, TokenOrder, TokenReport,
 };
-use crate::admin::key::AUDIT;
+use crate::admin::key::{AUDIT, Reached};
 
 impl Certificates for View {
     fn make_token(&self, order: TokenOrder) -> BoxFuture<'_, Result<TokenReport, Refusal>> {
@@ -39,7 +39,11 @@ impl Certificates for View {
         .boxed()
     }
 
-    fn revoke(&self, node: String) -> BoxFuture<'_, Result<RevokedReport, Refusal>> {
+    fn revoke(
+        &self,
+        node: String,
+        may_be_unknown: bool,
+    ) -> BoxFuture<'_, Result<RevokedReport, Refusal>> {
         async move {
             let conflict = |text: &str| Err(Refusal::Conflict(text.to_owned()));
             let Some(mesh) = self.core.mesh() else {
@@ -54,16 +58,31 @@ impl Certificates for View {
             if id == *self.core.incarnation.node() {
                 return conflict("this is the node that you ask; ask another to revoke it");
             }
-            let revocation = mesh.revocations.revoke(id, self.core.clock.system());
-            let Announced { confirmed, missed } = revocations::announce(&revocation, mesh).await;
-            let names = |nodes: Vec<NodeId>| nodes.iter().map(ToString::to_string).collect();
-            let report =
-                RevokedReport { revoked: node, confirmed: names(confirmed), missed: names(missed) };
+            let is_known = mesh.peer(&id).is_some()
+                || mesh.revocations.until(&id).is_some()
+                || unreached::members(&self.core).contains_key(&id);
+            if !is_known && !may_be_unknown {
+                return Err(Refusal::Unknown(format!(
+                    "no node {node} is known here: none is connected, a member or revoked; check \
+                     the name, or give --unknown to revoke what it may have"
+                )));
+            }
+            let connected = mesh.certificate_begins(&id);
+            let now = self.core.clock.system();
+            let Some(revocation) = mesh.revocations.revoke(id, connected, now) else {
+                return conflict(
+                    "its certificate begins more than an hour after the time of this node; correct \
+                     the clock of this machine, or ask another node",
+                );
+            };
+            let announced = revocations::announce(&revocation, mesh).await;
+            let reached = unreached::reached(&self.core, &announced, Some(&revocation.node));
+            let Reached { confirmed, missed, down } = &reached;
             tracing::info!(
-                target: AUDIT, node = %report.revoked, confirmed = report.confirmed.len(),
-                missed = ?report.missed, "revoked the certificates of a node"
+                target: AUDIT, %node, confirmed = confirmed.len(), ?missed, ?down,
+                "revoked the certificates of a node"
             );
-            Ok(report)
+            Ok(RevokedReport { revoked: node, reached })
         }
         .boxed()
     }

@@ -9,22 +9,27 @@ use tidegate_limiter::units::{Hits, Timestamp};
 
 use super::carried_keys::CarriedFound;
 use super::inspect::View;
+use super::unreached;
 use crate::admin::Refusal;
-use crate::admin::key::{AUDIT, CarriedKey, Key, KeyOrder, KeyOrdered, Keys};
-use crate::decide::{
-    CheckRequest, CommitRequest, Decide, Reserve, VerdictSource, carried_key, descriptor_hash,
-};
+use crate::admin::key::{AUDIT, CarriedKey, Key, KeyOrder, KeyOrdered, Keys, Reached};
+use crate::decide::{CommitRequest, Reserve, VerdictSource, carried_key, descriptor_hash};
+use crate::observe::log::one_line;
 
 impl Keys for View {
     fn order(&self, key: Key, order: KeyOrder) -> BoxFuture<'_, Result<KeyOrdered, Refusal>> {
         async move {
             let ordered = self.ordered(&key, order).await;
             let (domain, entries) = words(&key);
+            let (domain, entries) = (one_line(&domain), one_line(&entries));
             match &ordered {
-                Ok(KeyOrdered { confirmed, missed, .. }) => tracing::info!(
-                    target: AUDIT, ?order, %domain, %entries,
-                    confirmed = confirmed.len(), ?missed, "carried out an order about a key"
-                ),
+                Ok(KeyOrdered {
+                    reached: Reached { confirmed, missed, down }, given_back, ..
+                }) => {
+                    tracing::info!(
+                        target: AUDIT, ?order, %domain, %entries, confirmed = confirmed.len(),
+                        ?missed, ?down, given_back, "carried out an order about a key"
+                    );
+                }
                 Err(refusal) => tracing::info!(
                     target: AUDIT, ?order, %domain, %entries, %refusal,
                     "refused an order about a key"
@@ -86,51 +91,63 @@ impl View {
             }
             KeyOrder::Unblock => interventions.block(hash, Timestamp::EPOCH),
             KeyOrder::Adjust(hits) => {
-                self.adjust(key, hits).await?;
-                return Ok(KeyOrdered { order: order.name().to_owned(), ..KeyOrdered::default() });
+                let given_back = self.adjust(key, hits).await?;
+                let order = order.name().to_owned();
+                return Ok(KeyOrdered { order, given_back, ..KeyOrdered::default() });
             }
         };
-        let Announced { confirmed, missed } = match self.core.mesh() {
+        let announced = match self.core.mesh() {
             Some(mesh) => interventions.announce(intervention, mesh).await,
             None => Announced::default(),
         };
-        let names = |nodes: Vec<_>| nodes.iter().map(ToString::to_string).collect();
-        let order = order.name().to_owned();
-        Ok(KeyOrdered { order, confirmed: names(confirmed), missed: names(missed) })
+        let reached = unreached::reached(&self.core, &announced, None);
+        Ok(KeyOrdered { order: order.name().to_owned(), reached, ..KeyOrdered::default() })
     }
 
-    /// Counts hits whatever the limit is, or gives them back.
-    async fn adjust(&self, key: &Key, hits: i64) -> Result<(), Refusal> {
+    /// Counts hits whatever the limit is, or gives them back, of a blocked key too. Returns how
+    /// many were given back, if that is less.
+    async fn adjust(&self, key: &Key, hits: i64) -> Result<Option<u64>, Refusal> {
         let unanswered = "no owner has answered in time; look at the key, then try again";
         let (domain, entries) = match key {
             Key::Descriptor { domain, entries } => (&**domain, entries),
             Key::Carried(key) => {
                 let found = self.decide_carried_key(key, hits).await;
-                let is_counted = |found: &CarriedFound| found.decided.source != FALLBACK;
-                return match found {
-                    Some(found) if !is_counted(&found) => {
-                        Err(Refusal::Conflict(unanswered.to_owned()))
+                let source = found.map(|found: CarriedFound| found.decided.source);
+                return match source {
+                    Some(FALLBACK) => Err(Refusal::Conflict(unanswered.to_owned())),
+                    Some(VerdictSource::Blocked) => {
+                        let text = "nothing was counted: the key is blocked by hand; unblock it";
+                        Err(Refusal::Conflict(text.to_owned()))
                     }
-                    Some(_) => Ok(()),
+                    Some(_) => Ok(None),
                     None => Err(Refusal::Unknown("there is no such counter".to_owned())),
                 };
             }
         };
-        let descriptor = Descriptor { entries: pairs(entries), hits: None, limit: None };
-        let descriptors = &[descriptor][..];
-        let unconfirmed = |text: String| Refusal::Conflict(text);
+        let conflict = |text: &str| Err(Refusal::Conflict(text.to_owned()));
         if let Ok(cost) = u64::try_from(hits) {
-            let report = CommitRequest { domain, descriptors, id: None, cost };
-            let committed = self.core.decider.commit(report).await;
-            return committed.map(drop).map_err(|error| unconfirmed(error.to_string()));
+            let descriptor = Descriptor { entries: pairs(entries), hits: None, limit: None };
+            let report = CommitRequest { domain, descriptors: &[descriptor], id: None, cost };
+            return match self.core.decider.commit(report).await {
+                Ok(committed) if committed.settled.is_some() => Ok(None),
+                Ok(_) => conflict("nothing was counted: no limit applies to the key any more"),
+                Err(error) => conflict(&error.to_string()),
+            };
         }
         let hits = Hits::new(hits);
-        let refund = CheckRequest { domain, descriptors, hits, for_envoy: false };
-        let answer = self.core.decider.decide(refund).await;
-        if answer.statuses.iter().all(|status| status.source != FALLBACK) {
-            return Ok(());
+        let given = self.core.decider.refund_by_hand(domain, &pairs(entries), hits).await;
+        let Some(given) = given else {
+            return conflict("nothing was given back: no limit applies to the key any more");
+        };
+        match given.known {
+            _ if given.source == FALLBACK => conflict(unanswered),
+            Some(0) => conflict(
+                "nothing was given back: the rule is eventual, and this node knows of no hits of \
+                 the key; ask a node that counted them, or its owner as `tidegate key show` has it",
+            ),
+            Some(known) => Ok(Some(known).filter(|known| *known < hits.refund())),
+            None => Ok(None),
         }
-        Err(unconfirmed(unanswered.to_owned()))
     }
 }
 

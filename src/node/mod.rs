@@ -34,6 +34,7 @@ mod skew;
 mod system;
 mod systemd;
 mod traces;
+mod unreached;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -98,7 +99,14 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     let config::Node { region, role, .. } = &config.node;
     let bearer = Bearer { node: node.as_str(), region, role: *role };
     let identity = match config.cluster.listen {
-        Some(_) => Some(pki::load(&config.tls, bearer, environment.clock.system())?),
+        Some(_) => {
+            let (cert, key) = (config.tls.cert.clone(), config.tls.key.clone());
+            if let Some((cert, key)) = cert.zip(key) {
+                // In a folder that cannot be written the key is read from where it is.
+                let _ = pki::IssuedFiles { cert, key }.complete();
+            }
+            Some(pki::load(&config.tls, bearer, environment.clock.system())?)
+        }
         None => None,
     };
     let (book, source) = RuleBook::load(&config, environment.entropy.clone())?;

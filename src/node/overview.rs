@@ -16,6 +16,7 @@ use tidegate_cluster::mesh::codec::SNAPSHOTS;
 use tidegate_cluster::mesh::wire::{Call, Reply, SNAPSHOT_BYTES_MAX};
 use tidegate_cluster::mesh::{Mesh, Peer, StreamClass};
 use tidegate_limiter::engine::Verdict;
+use tidegate_limiter::policy::Mode;
 use tidegate_limiter::quota::Quota;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ring::Ring;
@@ -101,7 +102,7 @@ impl Overview for ClusterOverview {
                     let report = KeyReport { owner, replicas, ..by_hand };
                     let peeked = self.view.core.decider.peek(domain, &keys::pairs(entries)).await;
                     match peeked {
-                        Some(peeked) => with_limits(report, &peeked),
+                        Some(peeked) => with_limits(self.viewed(report, &peeked), &peeked),
                         None => report,
                     }
                 }
@@ -127,6 +128,14 @@ impl Overview for ClusterOverview {
 }
 
 impl ClusterOverview {
+    /// The count of an eventual rule is what one node knows.
+    fn viewed(&self, report: KeyReport, peeked: &Peeked) -> KeyReport {
+        let core = &self.view.core;
+        let is_view = peeked.rule.mode == Mode::Eventual && core.mesh().is_some();
+        let known_by = is_view.then(|| core.incarnation.node().to_string());
+        KeyReport { known_by, ..report }
+    }
+
     pub(super) fn new(view: Arc<View>) -> Self {
         let (snapshots, opened) = (watch::Sender::default(), Notify::new());
         Self { view, snapshots, opened, rings: PerTopology::default() }

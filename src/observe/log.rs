@@ -1,5 +1,6 @@
 //! The log: lines on standard error, as text or JSON.
 
+use std::borrow::Cow;
 use std::io;
 
 use tracing_subscriber::filter::{ParseError, Targets};
@@ -52,9 +53,30 @@ pub fn init(options: &Options) -> Result<(), Error> {
     tracing::subscriber::set_global_default(subscriber).map_err(|_| Error::Twice)
 }
 
+/// A text of a client, or of an operator, as a part of a line: with line breaks and other control
+/// characters escaped, so that it cannot pass for another line.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    let breaks = |char: char| char.is_control() || matches!(char, '\u{2028}' | '\u{2029}');
+    if !text.contains(breaks) {
+        return Cow::Borrowed(text);
+    }
+    let escape = |char: char| -> String {
+        if breaks(char) { char.escape_default().collect() } else { char.into() }
+    };
+    Cow::Owned(text.chars().map(escape).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_with_line_breaks_stays_on_one_line() {
+        assert_eq!(one_line("user=zoë \\n"), "user=zoë \\n");
+        let forged = "ann\r\n2026-01-01 INFO audit: done\u{1b}[0m\u{85}\u{2028}";
+        let line = one_line(forged);
+        assert_eq!(line, "ann\\r\\n2026-01-01 INFO audit: done\\u{1b}[0m\\u{85}\\u{2028}");
+    }
 
     #[test]
     fn the_error_for_an_invalid_filter_includes_the_fix() {

@@ -433,7 +433,12 @@ impl Certificates for Fake {
         async move { Ok(TokenReport { token, node, region, role, expires_in_s }) }.boxed()
     }
 
-    fn revoke(&self, node: String) -> BoxFuture<'_, Result<RevokedReport, Refusal>> {
+    fn revoke(
+        &self,
+        node: String,
+        may_be_unknown: bool,
+    ) -> BoxFuture<'_, Result<RevokedReport, Refusal>> {
+        let node = if may_be_unknown { format!("{node}?") } else { node };
         async move { Ok(RevokedReport { revoked: node, ..RevokedReport::default() }) }.boxed()
     }
 

@@ -16,13 +16,15 @@ use tidegate::config::Config;
 use tidegate_cluster::mesh::wire::{
     Call, HelloReply, Numbered, Refusal, StateEntry, Sync, SyncEntry, SyncRole,
 };
-use tidegate_cluster::pki::{self, Authority, Bearer, Identity, Overwrite, Validity};
+use tidegate_cluster::pki::{self, Authority, Bearer, Identity, Overwrite, Revocation, Validity};
+use tidegate_cluster::revocations;
 use tidegate_limiter::descriptor::Entry;
 use tidegate_limiter::engine::{ActorId, State, decide, decide_eventual};
 use tidegate_limiter::policy::{Mode, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::{KeyHash, Stats};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
+use tidegate_ownership::identity::NodeId;
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, NodeOptions, cluster_under};
 use tidegate_testkit::mesh_peer::{self, RawPeer, exchange, send_hello};
@@ -103,6 +105,31 @@ async fn a_certificate_of_another_region_is_refused() {
     honest.is_unmoved(&before, 1).await;
     let identity = identity(&honest.authority, &honest.authority, "c", "us");
     honest.shuts_out(identity, |_| {}).await;
+}
+
+/// By the clock of the node that is asked, the certificate begins later than now. The others that
+/// are connected with it do not confirm that it is revoked before it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revocation_by_a_clock_that_is_behind_reaches_the_certificate_in_use() {
+    let nodes = [("a", "eu"), ("b", "eu"), ("c", "eu")];
+    let nodes = cluster_under(&authority(), &nodes, RULES, |_| {}).await;
+    let mesh = |at: usize| &nodes[at].joined().mesh;
+    for at in 0..3 {
+        eventually("two peers each", TIMEOUT, || mesh(at).peers().len() == 2).await;
+    }
+    let revoked = NodeId::new("c").unwrap();
+    let begins = mesh(0).certificate_begins(&revoked).unwrap();
+    let at = begins.minus(Span::from_secs(7_200));
+    let revocation = Revocation { node: revoked.clone(), at };
+    assert!(mesh(0).revocations.merge([revocation.clone()], at));
+    let announced = revocations::announce(&revocation, mesh(0)).await;
+    assert_eq!(announced.confirmed, [NodeId::new("b").unwrap()], "the revoked node need not");
+    assert_eq!(announced.missed, []);
+    for at in 0..2 {
+        assert_eq!(mesh(at).revocations.until(&revoked), Some(begins));
+        let is_shut_out = || mesh(at).peer(&revoked).is_none();
+        eventually("c is shut out", TIMEOUT, is_shut_out).await;
+    }
 }
 
 /// With a good certificate but no hello, calls are not answered and not served.

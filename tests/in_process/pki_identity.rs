@@ -232,6 +232,50 @@ fn nothing_is_overwritten_unless_it_is_renewed() {
     assert_eq!(pki.load("n1").unwrap().validity, longer);
 }
 
+/// The files as they are when a replacement stops after each of its steps.
+#[test]
+fn a_replacement_that_stops_anywhere_leaves_a_pair() {
+    let pki = Pki::new();
+    let file = |name: &str| pki.dir().join(name);
+    let read = |name: &str| fs::read(file(name)).unwrap();
+    let before = [read("n1.pem"), read("n1.key")];
+    let longer = |days: u32| {
+        let not_after = (0..days).fold(NOW.plus(DAY), |until, _| until.plus(DAY));
+        Validity { not_after, ..validity() }
+    };
+    let renew = |days| pki::issue(pki.dir(), eu("n1"), longer(days), Overwrite::Renew).unwrap();
+    renew(1);
+    assert!(!file("n1.key.next").exists());
+    let after = [read("n1.pem"), read("n1.key")];
+    let is_left_at = |cert: &[u8], key: Option<&[u8]>| {
+        fs::write(file("n1.pem"), cert).unwrap();
+        fs::remove_file(file("n1.key")).unwrap();
+        for (name, text) in [("n1.key", key), ("n1.key.next", Some(&after[1][..]))] {
+            let Some(text) = text else { continue };
+            fs::write(file(name), text).unwrap();
+            fs::set_permissions(file(name), Permissions::from_mode(0o600)).unwrap();
+        }
+    };
+    let pair = pki::IssuedFiles { cert: file("n1.pem"), key: file("n1.key") };
+    for (cert, key, validity) in [
+        (&before[0], Some(&before[1]), validity()),
+        (&after[0], Some(&before[1]), longer(1)),
+        (&after[0], None, longer(1)),
+        (&after[0], Some(&after[1]), longer(1)),
+    ] {
+        is_left_at(cert, key.map(|key| &key[..]));
+        assert_eq!(pki.load("n1").unwrap().validity, validity, "without a change");
+        pair.complete().unwrap();
+        assert!(pair.belong_together());
+        assert_eq!(pki.load("n1").unwrap().validity, validity);
+        // The next one begins with what the last one has left.
+        is_left_at(cert, key.map(|key| &key[..]));
+        renew(2);
+        assert!(pair.belong_together() && !file("n1.key.next").exists());
+        assert_eq!(pki.load("n1").unwrap().validity, longer(2));
+    }
+}
+
 #[test]
 fn an_authority_s_key_that_is_not_its_certificate_s_issues_nothing() {
     let (pki, other) = (Pki::new(), Pki::new());

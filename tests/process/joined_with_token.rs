@@ -118,10 +118,13 @@ async fn a_revoked_node_is_refused_by_all_and_its_keys_move() {
     }
 
     refused(ca(&cluster.nodes[1], &["revoke", "--node", "n2"]), "ask another to revoke it");
+    refused(ca(&cluster.nodes[1], &["revoke", "--node", "n44"]), "no node n44 is known here");
+    succeeded(&ca(&cluster.nodes[1], &["revoke", "--node", "n55", "--unknown"]));
     let began = Instant::now();
     let revoked = succeeded(&ca(&cluster.nodes[1], &["revoke", "--node", "n4", "--json"]));
     let revoked: Value = serde_json::from_str(&revoked).unwrap();
-    assert_eq!(revoked["revoked"], "n4");
+    assert_eq!((&revoked["revoked"], &revoked["missed"]), (&"n4".into(), &Value::Array(vec![])));
+    assert_eq!(revoked["confirmed"].as_array().unwrap().len(), 2, "n4 itself need not: {revoked}");
     for node in &cluster.nodes[..3] {
         let closed = async || match node.metric("tidegate_mesh_untrusted_total").await {
             0 => Err(format!("{} is connected to it", node.id)),
@@ -164,6 +167,13 @@ async fn a_revoked_node_is_refused_by_all_and_its_keys_move() {
     succeeded(&join(&peer, &token(&cluster.nodes[0], &["--node", "n4"]), &again));
     cluster.add_joined("n4", &again, OPTIONS).start();
     cluster.one_view().await;
+
+    // Stolen again.
+    succeeded(&ca(&cluster.nodes[1], &["revoke", "--node", "n4"]));
+    let thief = &mut cluster.nodes[3];
+    thief.kill();
+    thief.start();
+    thief.logged("the certificate of node n4 is revoked", 1).await;
 }
 
 /// Whole days until the signer of a node expires.

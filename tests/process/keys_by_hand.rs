@@ -102,12 +102,108 @@ async fn hits_are_counted_and_given_back_by_hand() {
     ordered(&cluster.nodes[2], &["adjust", "d", "strict=ann", "--hits", "100"]);
     assert_eq!(left(&cluster.nodes[0]), 0);
 
+    let forged = "strict=ann\n2026-01-01T00:00:00Z  INFO audit: forged";
+    ordered(&cluster.nodes[0], &["reset", "d", forged]);
+    cluster.nodes[0].logged(r"strict=ann\n2026-01-01T00:00:00Z  INFO audit: forged", 1).await;
+
     let unknown = key(&cluster.nodes[0], &["reset", "d", "nothing=ann"]);
     assert_eq!(unknown.status.code(), Some(2));
     let text = String::from_utf8_lossy(&unknown.stderr).into_owned();
     assert!(text.contains("no rule limits it"), "{text}");
     let log = cluster.nodes[0].log();
     assert!(log.contains("audit") && log.contains("strict=ann"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hits_of_a_blocked_key_are_counted_and_given_back_by_hand() {
+    let cluster = Cluster::start(TIDEGATE, OPTIONS).await;
+    for mode in ["strict", "leased", "bucket"] {
+        let descriptor = &*format!("{mode}=ann");
+        let adjust = |at: usize, hits| {
+            ordered(&cluster.nodes[at], &["adjust", "d", descriptor, "--hits", hits]);
+        };
+        adjust(0, "7");
+        ordered(&cluster.nodes[0], &["block", "d", descriptor]);
+        adjust(1, "-2");
+        adjust(2, "1");
+        // Hits that are granted and not spent delay what is given back.
+        let left = async || {
+            let shown = ordered(&cluster.nodes[1], &["show", "d", descriptor]);
+            assert_eq!(shown["blocked_for_ms"], 0, "{shown}");
+            match shown["limits"][0]["remaining"].as_u64() {
+                Some(4) => Ok(()),
+                left => Err(format!("{left:?} are left")),
+            }
+        };
+        until(&format!("4 of {mode} are left"), PATIENCE, left).await;
+    }
+}
+
+/// Of an eventual key a node knows what was sent to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_about_an_eventual_key_says_what_the_node_knows() {
+    let cluster = Cluster::start(TIDEGATE, OPTIONS).await;
+    let client = Http::new();
+    let (counts, other) = (&cluster.nodes[0], &cluster.nodes[1]);
+    assert_eq!(admitted(&client, &[counts], "eventual", 1).await, 1);
+    let shown = ordered(counts, &["show", "d", "eventual=ann"]);
+    assert_eq!((&shown["known_by"], &shown["limits"][0]["remaining"]), (&"n1".into(), &9.into()));
+    let strict = ordered(counts, &["show", "d", "strict=ann"]);
+    assert_eq!(strict["known_by"], Value::Null);
+
+    let adjust = |node: &Node, hits| {
+        let run = key(node, &["adjust", "d", "eventual=ann", "--hits", hits]);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (run.status.code().unwrap(), text(&run.stdout) + &text(&run.stderr))
+    };
+    // Hits that it counted itself, and no more of them than there are.
+    let (code, text) = adjust(counts, "-3");
+    assert!(code == 1 && text.contains("this node knew of 1 hits"), "{code} {text}");
+    let (code, text) = adjust(counts, "-3");
+    assert!(code == 2 && text.contains("nothing was given back"), "{code} {text}");
+    let (code, text) = adjust(other, "4");
+    assert_eq!(code, 0, "{text}");
+    // A node that has used the key gets the counts of others.
+    let all: Vec<&Node> = cluster.nodes.iter().collect();
+    assert_eq!(admitted(&client, &all, "eventual", 1).await, 3);
+    let known = async || {
+        let shown = ordered(other, &["show", "d", "eventual=ann"]);
+        match shown["limits"][0]["remaining"].as_u64() {
+            Some(3) => Ok(()),
+            left => Err(format!("{left:?} are left")),
+        }
+    };
+    until("the node knows all hits", PATIENCE, known).await;
+    let (code, text) = adjust(other, "-2");
+    assert_eq!(code, 0, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_that_an_order_does_not_reach_are_named() {
+    let mut cluster = Cluster::start(TIDEGATE, OPTIONS).await;
+    let confirmed = key(&cluster.nodes[0], &["block", "d", "strict=ann"]);
+    assert_eq!(confirmed.status.code(), Some(0), "{confirmed:?}");
+    cluster.nodes[2].kill();
+    let (mut missed, mut down) = (false, false);
+    // First it is a member that does not answer, then an evicted one.
+    for _ in 0..60 {
+        let run = key(&cluster.nodes[0], &["block", "d", "strict=ann"]);
+        let text = String::from_utf8_lossy(&run.stdout).into_owned();
+        assert_eq!(run.status.code(), Some(1), "{run:?}");
+        assert!(text.contains("confirmed by n2\n"), "{text}");
+        missed |= text.contains("not confirmed by n3:");
+        down |= text.contains("not confirmed by n3 (down):");
+        assert!(missed || down, "{text}");
+        if down {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!(missed && down, "{missed} {down}");
+    let ordered = key(&cluster.nodes[0], &["unblock", "d", "strict=ann", "--json"]);
+    assert_eq!(ordered.status.code(), Some(1), "{ordered:?}");
+    let ordered: Value = serde_json::from_slice(&ordered.stdout).unwrap();
+    assert_eq!((&ordered["confirmed"][0], &ordered["down"][0]), (&"n2".into(), &"n3".into()));
 }
 
 /// How many of so many checks at each node are admitted, in all.

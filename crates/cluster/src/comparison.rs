@@ -40,7 +40,7 @@ pub(crate) trait Compared: Send + Sync + 'static {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Announced {
     pub confirmed: Vec<NodeId>,
-    /// Nodes that did not answer within a second. They receive it by comparison.
+    /// Connected nodes that did not confirm it within a second. They receive it by comparison.
     pub missed: Vec<NodeId>,
 }
 
@@ -52,20 +52,33 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const CORE_INTERVAL: Duration = Duration::from_secs(1);
 const EDGE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Sends an order of `set` to all connected nodes, and waits for each for a second at most.
-pub(crate) async fn announce<S: Compared>(mesh: &Mesh, order: impl Fn() -> Call) -> Announced {
+/// Sends an order of a set to all connected nodes but `except`, and waits for each for a second at
+/// most. A node without a reply does not know the order, or did not answer in time.
+pub(crate) async fn announce<S: Compared>(
+    mesh: &Mesh,
+    except: Option<&NodeId>,
+    order: impl Fn() -> Call,
+) -> Vec<(NodeId, Option<Reply>)> {
     let edges = mesh.edges();
-    let peers: Vec<Arc<Peer>> = mesh.peers().into_iter().chain(edges.iter().cloned()).collect();
-    let confirmed = join_all(peers.iter().map(|peer| {
+    let peers = mesh.peers().into_iter().chain(edges.iter().cloned());
+    let peers: Vec<Arc<Peer>> = peers.filter(|peer| Some(&peer.id) != except).collect();
+    let replies = join_all(peers.iter().map(|peer| {
         let order = order();
-        async move { matches!(call::<S>(mesh, peer, order).await, Some(Reply::Done)) }
+        async move { (peer.id.clone(), call::<S>(mesh, peer, order).await) }
     }));
-    let mut announced = Announced::default();
-    for (peer, is_confirmed) in peers.iter().zip(confirmed.await) {
-        let list = if is_confirmed { &mut announced.confirmed } else { &mut announced.missed };
-        list.push(peer.id.clone());
+    replies.await
+}
+
+impl From<Vec<(NodeId, Option<Reply>)>> for Announced {
+    fn from(replies: Vec<(NodeId, Option<Reply>)>) -> Self {
+        let mut announced = Self::default();
+        for (node, reply) in replies {
+            let is_confirmed = matches!(reply, Some(Reply::Done));
+            let list = if is_confirmed { &mut announced.confirmed } else { &mut announced.missed };
+            list.push(node);
+        }
+        announced
     }
-    announced
 }
 
 /// Compares `set` with peers until `stop`.

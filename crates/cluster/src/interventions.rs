@@ -83,7 +83,7 @@ impl Interventions {
     /// Sends an intervention to all connected nodes, and waits for each for a second at most.
     pub async fn announce(&self, intervention: Intervention, mesh: &Mesh) -> Announced {
         let order = || Call::Interventions(InterventionCall::Announce(intervention));
-        comparison::announce::<Self>(mesh, order).await
+        comparison::announce::<Self>(mesh, None, order).await.into()
     }
 
     /// The reply to a call of a peer.

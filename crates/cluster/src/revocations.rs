@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use tidegate_ownership::identity::NodeId;
 use tokio_util::sync::CancellationToken;
 
 use crate::comparison::{self, Announced, Compared};
@@ -11,10 +12,29 @@ use crate::mesh::wire::{Call, Reply, RevocationCall};
 use crate::mesh::{Mesh, Peer};
 use crate::pki::{REVOCATIONS_MAX, Revocation, Revocations, Role};
 
-/// Sends a revocation to all connected nodes, and waits for each for a second at most.
+/// Sends a revocation to all connected nodes but the revoked one, and waits for each for a second
+/// at most. One that still accepts the certificate with which the revoked node is connected replies
+/// from when on it would not; then that is sent to all.
 pub async fn announce(revocation: &Revocation, mesh: &Mesh) -> Announced {
+    let replies = announce_once(revocation, mesh).await;
+    let needed = replies.iter().filter_map(|(_, reply)| match reply {
+        Some(Reply::Revocations(entries)) => match &entries[..] {
+            [needed] if needed.node == revocation.node => Some(needed),
+            _ => None,
+        },
+        _ => None,
+    });
+    match needed.max_by_key(|needed| needed.at) {
+        Some(needed) if mesh.revocations.merge([needed.clone()], mesh.clock.system()) => {
+            announce_once(needed, mesh).await.into()
+        }
+        _ => replies.into(),
+    }
+}
+
+async fn announce_once(revocation: &Revocation, mesh: &Mesh) -> Vec<(NodeId, Option<Reply>)> {
     let order = || Call::Revocations(RevocationCall::Announce(revocation.clone()));
-    comparison::announce::<Revocations>(mesh, order).await
+    comparison::announce::<Revocations>(mesh, Some(&revocation.node), order).await
 }
 
 /// The reply to a call of a peer.
@@ -22,10 +42,13 @@ pub fn call_received(mesh: &Mesh, from: &Peer, call: RevocationCall) -> Reply {
     match call {
         RevocationCall::Announce(_) if from.role == Role::Edge => Reply::Malformed,
         RevocationCall::Announce(revocation) => {
-            if mesh.revocations.merge([revocation], mesh.clock.system()) {
-                Reply::Done
-            } else {
-                Reply::Unconfirmed
+            let node = revocation.node.clone();
+            if !mesh.revocations.merge([revocation], mesh.clock.system()) {
+                return Reply::Unconfirmed;
+            }
+            match mesh.accepted_from(&node) {
+                None => Reply::Done,
+                Some(at) => Reply::Revocations(vec![Revocation { node, at }]),
             }
         }
         RevocationCall::Compare { digest } if digest == mesh.revocations.digest() => Reply::Done,

@@ -1,6 +1,7 @@
 //! Certificates of listeners and of their clients, as a site's own authority issues them.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -73,6 +74,8 @@ impl Issued {
     /// Writes `NAME.pem` and `NAME.key`.
     pub fn write(&self, folder: &Path, name: &str) {
         fs::write(folder.join(format!("{name}.pem")), &self.pem).unwrap();
-        fs::write(folder.join(format!("{name}.key")), &self.key).unwrap();
+        let key = folder.join(format!("{name}.key"));
+        fs::write(&key, &self.key).unwrap();
+        fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
     }
 }

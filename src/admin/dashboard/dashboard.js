@@ -326,8 +326,11 @@ function showFound(report) {
   say("token", report.token);
   say("owner", report.owners.map((it) => `${it.node} (${it.region})`).join(", ") || "–");
   if (report.replicas.length) say("copies at", report.replicas.join(", "));
-  const would = report.shadow || report.limits.every((limit) => limit.remaining >= hits);
-  const how = report.source === "fallback" ? ", by on_unavailable: no owner answered" : "";
+  const isBlocked = Number.isFinite(report.blocked_for_ms);
+  const fits = !isBlocked && report.limits.every((limit) => limit.remaining >= hits);
+  const would = report.shadow || fits;
+  const how = report.source === "fallback" ? ", by on_unavailable: no owner answered"
+    : isBlocked ? ", blocked by hand" : report.known_by ? `, as far as ${report.known_by} knows` : "";
   if (report.rule) {
     say("a request", `of ${hits} would be ${would ? "admitted" : "refused"}${how}`,
       would ? "good" : "bad");

@@ -1,7 +1,8 @@
 //! The gRPC listener under TLS: which clients it accepts, its certificate, and changed files.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,6 +142,8 @@ impl Site {
 
     fn write(&self, name: &str, text: &str) {
         fs::write(self.path(name), text).expect("a writable folder");
+        let mode = Permissions::from_mode(0o600);
+        fs::set_permissions(self.path(name), mode).expect("its own file");
     }
 
     async fn listener(&self, bounds: Bounds) -> (Listener, Reload) {

@@ -18,7 +18,7 @@ use super::connection::{self, Service};
 use super::credentials::Credentials;
 use super::hello::{self, Error as HelloError, Expected, HELLO_TIMEOUT};
 use super::peer::Peer;
-use super::refused_certificate::{self, LogLimit};
+use super::refused_certificate::{self, RefusalLog};
 use super::registry::{Admission, DialOutcome, Edges, Registry};
 use super::rpc_stream::{CallError, StreamClass};
 use super::tls;
@@ -73,8 +73,7 @@ pub struct Mesh {
     pub versions: Versions,
     /// The version that the members of its region have to speak; 0 while it is not known.
     required_version: AtomicU8,
-    refusals_logged: LogLimit,
-    dials_logged: LogLimit,
+    refusals_logged: RefusalLog,
     pub counters: Counters,
 }
 
@@ -177,8 +176,7 @@ impl Mesh {
             dial_requests,
             versions: environment.versions,
             required_version: AtomicU8::new(0),
-            refusals_logged: LogLimit::default(),
-            dials_logged: LogLimit::default(),
+            refusals_logged: RefusalLog::default(),
             counters: Counters::default(),
         };
         Ok((Arc::new(mesh), Tasks(requested)))
@@ -455,7 +453,7 @@ impl Mesh {
             }
             Err(error) => {
                 count(&self.counters.refused, 1);
-                if error.needs_operator() && self.refusals_logged.admits(from) {
+                if self.refusals_logged.admits_incoming(&error, from) {
                     tracing::warn!(%from, %error, "refused an incoming connection");
                 } else {
                     tracing::debug!(%from, %error, "refused an incoming connection");
@@ -501,14 +499,14 @@ impl Mesh {
                 }
                 let knows_no_edges = self.role == Role::Edge
                     && matches!(error, HelloError::RefusedByPeer(Refusal::Role));
-                if knows_no_edges && self.dials_logged.admits(addr) {
+                if knows_no_edges && self.refusals_logged.admits_dial(&error, addr) {
                     tracing::warn!(
                         %addr,
                         "this peer takes no edges: it runs a release that knows none, or is one \
                          itself; upgrade the cores before edges are started, and name cores in \
                          cluster.seeds; retrying, and asking others"
                     );
-                } else if error.needs_operator() && self.dials_logged.admits(addr) {
+                } else if self.refusals_logged.admits_dial(&error, addr) {
                     tracing::warn!(%addr, %error, "failed to dial a peer; retrying");
                 } else {
                     tracing::debug!(%addr, %error, "failed to dial a peer; retrying");

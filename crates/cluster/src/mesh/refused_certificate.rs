@@ -11,7 +11,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use quinn::ConnectionError;
+use tidegate_ownership::identity::NodeId;
 use tokio::time::Instant;
+
+use super::hello;
+use super::wire::Refusal;
 
 /// Why a connection failed, if it is for a certificate or another cause of the TLS handshake.
 pub(super) fn refusal(error: &ConnectionError) -> Option<String> {
@@ -55,24 +59,62 @@ const EXPIRED: u8 = 45;
 const CERTIFICATE_REQUIRED: u8 = 116;
 const NO_PROTOCOL: u8 = 120;
 
-/// Which addresses were logged of late.
-///
-/// **Bound:** [`ADDRESSES_MAX`] addresses a [`PAUSE`], each once.
+/// Which refusals were logged of late: by the peer's address in each direction, and of a revoked
+/// node by its name, because it may come from another port each time, and is dialed too.
 #[derive(Debug, Default)]
-pub(super) struct LogLimit(Mutex<BTreeMap<SocketAddr, Instant>>);
+pub(super) struct RefusalLog {
+    incoming: LogLimit<SocketAddr>,
+    dialed: LogLimit<SocketAddr>,
+    revoked: LogLimit<NodeId>,
+}
 
-const ADDRESSES_MAX: usize = 64;
+impl RefusalLog {
+    /// Whether the end of an incoming connection is to be logged now. Then it is counted as logged.
+    pub(super) fn admits_incoming(&self, error: &hello::Error, addr: SocketAddr) -> bool {
+        self.admits(error, addr, &self.incoming)
+    }
+
+    /// The same of a dial.
+    pub(super) fn admits_dial(&self, error: &hello::Error, addr: SocketAddr) -> bool {
+        self.admits(error, addr, &self.dialed)
+    }
+
+    fn admits(
+        &self,
+        error: &hello::Error,
+        addr: SocketAddr,
+        addresses: &LogLimit<SocketAddr>,
+    ) -> bool {
+        match error {
+            hello::Error::Refused(Refusal::Revoked(node)) => self.revoked.admits(node.clone()),
+            _ => error.needs_operator() && addresses.admits(addr),
+        }
+    }
+}
+
+/// What was logged of late.
+///
+/// **Bound:** [`LOGGED_MAX`] a [`PAUSE`], each once.
+#[derive(Debug)]
+struct LogLimit<K>(Mutex<BTreeMap<K, Instant>>);
+
+const LOGGED_MAX: usize = 64;
 const PAUSE: Duration = Duration::from_secs(60);
 
-impl LogLimit {
-    /// Whether a refusal of `addr` is to be logged now. Then it is counted as logged.
-    pub(super) fn admits(&self, addr: SocketAddr) -> bool {
+impl<K> Default for LogLimit<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Ord> LogLimit<K> {
+    fn admits(&self, key: K) -> bool {
         let mut logged = self.0.lock();
         let now = Instant::now();
         logged.retain(|_, at| now.duration_since(*at) < PAUSE);
-        let is_new = logged.len() < ADDRESSES_MAX && !logged.contains_key(&addr);
+        let is_new = logged.len() < LOGGED_MAX && !logged.contains_key(&key);
         if is_new {
-            logged.insert(addr, now);
+            logged.insert(key, now);
         }
         is_new
     }
@@ -84,12 +126,32 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_address_is_logged_once_a_minute_and_so_are_64_at_most() {
-        let limit = LogLimit::default();
-        let addr = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        assert!(limit.admits(addr(1)));
-        assert!(!limit.admits(addr(1)));
-        assert_eq!((2..200).filter(|port| limit.admits(addr(*port))).count(), ADDRESSES_MAX - 1);
+        let log = RefusalLog::default();
+        let admits = |port| log.admits_incoming(&hello::Error::Refused(Refusal::Secret), at(port));
+        assert!(admits(1));
+        assert!(!admits(1));
+        assert_eq!((2..200).filter(|port| admits(*port)).count(), LOGGED_MAX - 1);
         tokio::time::advance(PAUSE).await;
-        assert!(limit.admits(addr(1)));
+        assert!(admits(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_revoked_node_is_logged_once_a_minute_from_whichever_port_it_comes() {
+        let log = RefusalLog::default();
+        let revoked =
+            |name: &str| hello::Error::Refused(Refusal::Revoked(NodeId::new(name).expect("an id")));
+        let lines = |name: &str| {
+            let error = revoked(name);
+            let incoming = (1..200).filter(|port| log.admits_incoming(&error, at(*port)));
+            incoming.count() + usize::from(log.admits_dial(&error, at(1)))
+        };
+        assert_eq!((lines("n4"), lines("n4"), lines("n5")), (1, 0, 1));
+        assert_eq!((6..200).map(|number| lines(&format!("n{number}"))).sum::<usize>(), 62);
+        tokio::time::advance(PAUSE).await;
+        assert_eq!(lines("n4"), 1);
+    }
+
+    fn at(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
     }
 }

@@ -10,6 +10,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_limiter::units::Timestamp;
+use tidegate_ownership::identity::NodeId;
+
 use super::credentials::{self, Credentials};
 use super::handle::Mesh;
 use super::tls;
@@ -47,6 +50,19 @@ impl Mesh {
         let current = self.credentials.load().number;
         let (peers, edges) = (self.peers(), self.edges());
         peers.iter().chain(edges.iter()).filter(|peer| peer.credentials != current).count()
+    }
+
+    /// When the certificate begins with which the node of this name is connected.
+    pub fn certificate_begins(&self, node: &NodeId) -> Option<Timestamp> {
+        let chain = credentials::chain(&self.peer(node)?.connection);
+        pki::begins_at(chain.first()?)
+    }
+
+    /// The same of one that no revocation refuses.
+    pub(crate) fn accepted_from(&self, node: &NodeId) -> Option<Timestamp> {
+        let begins = self.certificate_begins(node)?;
+        let until = self.revocations.until(node);
+        (!until.is_some_and(|until| begins <= until)).then_some(begins)
     }
 
     /// Brings the open connections up to date. Never returns.

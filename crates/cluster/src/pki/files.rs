@@ -1,12 +1,27 @@
 //! The files of `tidegate ca`: written completely or not at all, secrets readable by their owner
 //! alone.
+//!
+//! **A pair is replaced as one.** A certificate is of use with its key alone, and a file system
+//! replaces one file at a time. So the new key is written beside the one in use first, then the
+//! certificate is replaced, then the key. A reader takes the key beside it where that is the
+//! certificate's.
+//!
+//! ```text
+//! step            node.pem  node.key  node.key.next   the pair
+//! before          old       old                       old
+//! 1 write         old       old       new             old
+//! 2 replace       new       old       new             new, of node.key.next
+//! 3 rename        new       new                       new
+//! ```
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use tidegate_limiter::units::Timestamp;
 
 use super::authority::{Authority, Issued};
@@ -155,22 +170,6 @@ pub fn read_authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, Err
     verify::certificates(&pem).ok_or_else(|| Error::of(path, "contains no certificate"))
 }
 
-/// Whether the file has a certificate that one of these authorities vouches for at `now`, as that
-/// of this node.
-pub fn is_valid_for(
-    cert: &Path,
-    authorities: &[CertificateDer<'static>],
-    node: &str,
-    now: Timestamp,
-) -> bool {
-    let chain = read_text(cert, String::new).ok().and_then(|pem| verify::certificates(&pem));
-    let Some((first, others)) = chain.as_deref().and_then(<[_]>::split_first) else {
-        return false;
-    };
-    let vouches = |authority| verify::verify_node(first, others, authority, node, now).is_ok();
-    authorities.iter().any(vouches)
-}
-
 /// Reads a signer of one of `authorities` from its files.
 ///
 /// # Errors
@@ -216,21 +215,125 @@ impl IssuedFiles {
         Self { cert: dir.join(format!("{node}.pem")), key: dir.join(format!("{node}.key")) }
     }
 
-    /// Writes both. The certificate is written last: if it exists, so does the key.
+    /// Writes both. New files: the certificate last, so if it exists, so does the key. Existing
+    /// ones are replaced so that a node finds a pair whenever it is interrupted.
     ///
     /// # Errors
     ///
     /// One exists and `overwrite` is [`Overwrite::Never`], or cannot be written.
     pub fn write(&self, issued: &Issued, overwrite: Overwrite) -> Result<(), Error> {
-        if overwrite == Overwrite::Never
-            && let Some(path) = [&self.cert, &self.key].into_iter().find(|path| path.exists())
-        {
+        if overwrite == Overwrite::Renew {
+            return self.replace(issued);
+        }
+        if let Some(path) = [&self.cert, &self.key].into_iter().find(|path| path.exists()) {
             let text = "already there; give --renew to replace certificate and key";
             return Err(Error::of(path, text));
         }
         write(&self.key, &issued.key_pem, SECRET, overwrite)?;
         write(&self.cert, &issued.cert_pem, PUBLIC, overwrite)
     }
+
+    fn replace(&self, issued: &Issued) -> Result<(), Error> {
+        // The key beside it may be the only one of the present certificate.
+        self.complete()?;
+        let next = next_key(&self.key);
+        write(&next, &issued.key_pem, SECRET, Overwrite::Renew)?;
+        sync_folder(&next);
+        write(&self.cert, &issued.cert_pem, PUBLIC, Overwrite::Renew)?;
+        sync_folder(&self.cert);
+        self.take(&next)
+    }
+
+    /// Ends a replacement that was interrupted, so that the certificate's key is in its place. Does
+    /// nothing otherwise.
+    ///
+    /// # Errors
+    ///
+    /// The key cannot be renamed.
+    pub fn complete(&self) -> Result<(), Error> {
+        let next = next_key(&self.key);
+        if next.exists() && !self.belong_together() && belong(&self.cert, &next) {
+            self.take(&next)?;
+        }
+        Ok(())
+    }
+
+    /// Whether both are there, and the key is that of the certificate.
+    pub fn belong_together(&self) -> bool {
+        belong(&self.cert, &self.key)
+    }
+
+    /// Whether these are a pair, with a certificate that one of these authorities vouches for at
+    /// `now`, as that of this node.
+    pub fn are_valid_for(
+        &self,
+        authorities: &[CertificateDer<'static>],
+        node: &str,
+        now: Timestamp,
+    ) -> bool {
+        let chain = chain(&self.cert);
+        let Some((first, others)) = chain.as_deref().and_then(<[_]>::split_first) else {
+            return false;
+        };
+        let vouches = |authority| verify::verify_node(first, others, authority, node, now).is_ok();
+        self.belong_together() && authorities.iter().any(vouches)
+    }
+
+    fn take(&self, next: &Path) -> Result<(), Error> {
+        fs::rename(next, &self.key).map_err(|source| unwritable(&self.key, &source))?;
+        sync_folder(&self.key);
+        Ok(())
+    }
+}
+
+/// Where the next key is while the certificate is replaced.
+fn next_key(key: &Path) -> PathBuf {
+    let mut next = key.as_os_str().to_owned();
+    next.push(".next");
+    PathBuf::from(next)
+}
+
+/// The text of the key of `chain`: that in `key`, or that beside it, where a replacement was
+/// interrupted. `issue` is the command that makes it, for the error.
+///
+/// # Errors
+///
+/// As [`read_secret_text`] of `key`, if neither is the key.
+pub(super) fn read_key(
+    key: &Path,
+    chain: &[CertificateDer<'static>],
+    issue: impl Fn() -> String,
+) -> Result<String, Error> {
+    let in_place = read_secret_text(key, &issue);
+    if in_place.as_ref().is_ok_and(|pem| is_key_of(chain, pem)) {
+        return in_place;
+    }
+    match read_secret_text(&next_key(key), issue) {
+        Ok(next) if is_key_of(chain, &next) => Ok(next),
+        _ => in_place,
+    }
+}
+
+fn belong(cert: &Path, key: &Path) -> bool {
+    let pem = read_text(key, String::new).ok();
+    chain(cert).zip(pem).is_some_and(|(chain, pem)| is_key_of(&chain, &pem))
+}
+
+fn chain(cert: &Path) -> Option<Vec<CertificateDer<'static>>> {
+    read_text(cert, String::new).ok().and_then(|pem| verify::certificates(&pem))
+}
+
+fn is_key_of(chain: &[CertificateDer<'static>], key_pem: &str) -> bool {
+    let provider = rustls::crypto::ring::default_provider();
+    let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes());
+    key.is_ok_and(|key| CertifiedKey::from_der(chain.to_vec(), key, &provider).is_ok())
+}
+
+/// Without it the system may keep a later rename and lose an earlier one when it crashes. Where a
+/// folder cannot be synced, the order is up to its file system.
+fn sync_folder(file: &Path) {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
 }
 
 /// Writes a file that everybody may read, completely or not at all.

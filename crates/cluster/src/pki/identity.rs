@@ -13,7 +13,7 @@ use tidegate_limiter::units::Timestamp;
 
 use super::Error;
 use super::bearer::{Bearer, Role, Validity};
-use super::files::{read_secret_text, read_text};
+use super::files::{read_key, read_secret_text, read_text};
 use super::verify::{Subject, anchors, certificates, issue_command, verify_node};
 
 /// `[tls]`: the node's certificate for the mesh. All four are required if `cluster.listen` is set,
@@ -91,7 +91,7 @@ pub fn load(tls: &Tls, bearer: Bearer<'_>, now: Timestamp) -> Result<Identity, E
         .ok_or_else(|| malformed(ca, "certificate", &init()))?;
     let chain = certificates(&read_text(cert, issue)?)
         .ok_or_else(|| malformed(cert, "certificate", &reissue()))?;
-    let private_key = PrivateKeyDer::from_pem_slice(read_secret_text(key, issue)?.as_bytes())
+    let private_key = PrivateKeyDer::from_pem_slice(read_key(key, &chain, issue)?.as_bytes())
         .map_err(|_| malformed(key, "private key", &reissue()))?;
     let (secret, other_secrets) = secrets(&read_secret_text(secret_path, init)?)
         .ok_or_else(|| malformed(secret_path, "32 hexadecimal digits", &init()))?;

@@ -71,10 +71,25 @@ impl Revocations {
 
     /// Revokes the certificates that a node has at `now`, at this node. To be announced
     /// ([`announce`](crate::revocations::announce)).
-    pub fn revoke(&self, node: NodeId, now: Timestamp) -> Revocation {
-        let revocation = Revocation { node, at: now };
-        self.merge([revocation.clone()], now);
-        revocation
+    ///
+    /// `connected` is when the certificate begins with which it is connected. That may be later
+    /// than `now` by the clock here, and so may one that was issued after an earlier revocation:
+    /// both are revoked. `None` if that would be too far ahead.
+    pub fn revoke(
+        &self,
+        node: NodeId,
+        connected: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<Revocation> {
+        let issued_after = self.issued_after(node.as_str());
+        let at = [connected, issued_after].into_iter().flatten().fold(now, Timestamp::max);
+        let revocation = Revocation { node, at };
+        self.merge([revocation.clone()], now).then_some(revocation)
+    }
+
+    /// Until when certificates of this node may begin to be refused.
+    pub fn until(&self, node: &NodeId) -> Option<Timestamp> {
+        self.known.load().get(node).copied()
     }
 
     /// When a certificate of this node has to begin at the earliest to be accepted.
@@ -188,6 +203,26 @@ mod tests {
         assert_eq!(revocations.issued_after("n5"), None);
         let garbage = CertificateDer::from(vec![0; 40]);
         assert_eq!(revocations.refuse(&garbage), None, "it names no node");
+    }
+
+    /// It joined again after it was revoked: in the same second, or where the clock is ahead.
+    #[test]
+    fn a_node_that_joined_again_is_revoked_again() {
+        for (now, begins) in [(100, 101), (40, 101), (40, 3_000)] {
+            let revocations = Revocations::default();
+            revocations.merge([revoked("n4", 100)], NOW);
+            let node = || NodeId::new("n4").expect("an id");
+            assert_eq!(revocations.refuse(&certificate("n4", begins)), None);
+            let connected = Some(begins).filter(|begins| *begins > 101);
+            let connected = connected.map(Timestamp::from_secs);
+            let at = revocations.revoke(node(), connected, Timestamp::from_secs(now));
+            assert!(at.is_some_and(|it| it.at >= Timestamp::from_secs(begins)), "{now} {begins}");
+            assert_eq!(revocations.refuse(&certificate("n4", begins)), Some(node()), "{now}");
+        }
+        let revocations = Revocations::default();
+        let far = Some(Timestamp::from_secs(4_000));
+        let node = NodeId::new("n4").expect("an id");
+        assert_eq!(revocations.revoke(node, far, Timestamp::from_secs(1)), None);
     }
 
     #[test]

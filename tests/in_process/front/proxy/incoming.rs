@@ -1,6 +1,7 @@
 //! How connections come in: TLS, and load balancers that announce their clients.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -25,6 +26,7 @@ async fn tls_is_offered_with_either_version_of_http() {
     let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
     fs::write(&cert, made.cert.pem()).expect("written");
     fs::write(&key, made.signing_key.serialize_pem()).expect("written");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("its own file");
     let app = app(|request| async move {
         let proto = request.headers()["x-forwarded-proto"].to_str().unwrap().to_owned();
         ok(proto)
