@@ -10,7 +10,7 @@
 //! no token is made. Of those that were used, as many are remembered; then the one that ends first
 //! is forgotten.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use tidegate_cluster::pki::{Bearer, Role};
 use tidegate_limiter::units::Timestamp;
@@ -21,7 +21,7 @@ pub(super) const TOKENS_MAX: usize = 1_024;
 pub(super) type Digest = [u8; 32];
 
 #[derive(Debug, Default)]
-pub(super) struct Tokens(HashMap<Digest, Token>);
+pub(super) struct Tokens(BTreeMap<Digest, Token>);
 
 #[derive(Clone, Debug)]
 struct Token {

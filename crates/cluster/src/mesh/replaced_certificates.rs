@@ -62,7 +62,7 @@ impl Mesh {
     pub(crate) fn accepted_from(&self, node: &NodeId) -> Option<Timestamp> {
         let begins = self.certificate_begins(node)?;
         let until = self.revocations.until(node);
-        (!until.is_some_and(|until| begins <= until)).then_some(begins)
+        until.is_none_or(|until| begins > until).then_some(begins)
     }
 
     /// Brings the open connections up to date. Never returns.

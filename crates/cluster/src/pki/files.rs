@@ -333,7 +333,8 @@ fn is_key_of(chain: &[CertificateDer<'static>], key_pem: &str) -> bool {
 /// folder cannot be synced, the order is up to its file system.
 fn sync_folder(file: &Path) {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+    let _ =
+        File::open(folder.unwrap_or_else(|| Path::new("."))).and_then(|folder| folder.sync_all());
 }
 
 /// Writes a file that everybody may read, completely or not at all.
