@@ -279,8 +279,8 @@ pub struct MembersReport {
     pub node: String,
     pub region: String,
     pub is_standalone: bool,
-    /// Of an edge, which hears no members: whether the cores that it follows, and whose map this is,
-    /// have stopped answering. None for other nodes.
+    /// Of an edge, which hears no members: whether the cores that it follows, and that have sent
+    /// this map, have stopped answering. None for other nodes.
     #[serde(default)]
     pub is_cut_off: Option<bool>,
     /// None for a standalone node, and for one that knows no cluster yet.

@@ -132,6 +132,26 @@ type Brought = Vec<(usize, Timestamp, Result<Decided, NoVerdict>)>;
 
 impl DecideCarried for Decider {
     async fn decide_carried(&self, checks: &[CarriedCheck<'_>]) -> Vec<CarriedVerdict> {
+        let verdicts = self.decide_carried_by_hand(checks).await;
+        let now = self.now();
+        for (check, decided) in checks.iter().zip(&verdicts) {
+            let is_refusal = !decided.verdict.allowed && check.hits.charge() > 0;
+            if is_refusal && decided.source != VerdictSource::Fallback {
+                self.note_refused_carried(check, now);
+            }
+        }
+        verdicts
+    }
+
+    fn now(&self) -> Timestamp {
+        self.shared.node.clock.now()
+    }
+}
+
+impl Decider {
+    /// Decides checks in their order. No client is limited: a refusal is none of a key that is
+    /// limited now.
+    pub async fn decide_carried_by_hand(&self, checks: &[CarriedCheck<'_>]) -> Vec<CarriedVerdict> {
         let now = self.shared.node.clock.now();
         let rules = &self.shared.options.carried_rules;
         let mut verdicts = Vec::with_capacity(checks.len());
@@ -170,17 +190,7 @@ impl DecideCarried for Decider {
             // Boxed: its state is large, and a node that owns its keys does not need it.
             Box::pin(self.decide_deferred(deferred, now, &mut verdicts)).await;
         }
-        for (check, decided) in checks.iter().zip(&verdicts) {
-            let is_refusal = !decided.verdict.allowed && check.hits.charge() > 0;
-            if is_refusal && decided.source != VerdictSource::Fallback {
-                self.note_refused_carried(check, now);
-            }
-        }
         verdicts
-    }
-
-    fn now(&self) -> Timestamp {
-        self.shared.node.clock.now()
     }
 }
 

@@ -46,6 +46,7 @@ use super::overshoot::Overshoot;
 use super::plan::{PlannedCheck, Planner};
 use super::refused_keys::RefusedKeys;
 use super::traced;
+use super::waiting_refunds::WaitingRefunds;
 use crate::config::Envoy;
 use crate::traces::Traces;
 
@@ -110,8 +111,6 @@ pub struct Peers {
     pub replicator: Arc<Replicator>,
 }
 
-/// Refunds that wait at an owner until granted hits are accounted for.
-pub(super) const REFUNDS_WAITING_MAX: usize = 1_024;
 /// Most refused requests of which a node goes on giving back what was reserved, if no owner answers
 /// within seconds; that of others ends at its time to live.
 const RELEASES_WAITING_MAX: usize = 1_024;
@@ -141,7 +140,7 @@ pub(super) struct Shared {
     /// It is asked for, or holds, something.
     pub(super) grants_held: Notify,
     /// Places for refunds that wait.
-    pub(super) refunds_waiting: Arc<Semaphore>,
+    pub(super) waiting_refunds: WaitingRefunds,
     /// Places for what refused requests reserved and give back.
     pub(super) releases_waiting: Arc<Semaphore>,
     /// Requests to reserve that are being asked for, and what is given back of them.
@@ -248,7 +247,7 @@ impl Decider {
             grant_ledger: GrantLedger::default(),
             held_grants: HeldGrants::default(),
             grants_held: Notify::new(),
-            refunds_waiting: Arc::new(Semaphore::new(REFUNDS_WAITING_MAX)),
+            waiting_refunds: WaitingRefunds::default(),
             releases_waiting: Arc::new(Semaphore::new(RELEASES_WAITING_MAX)),
             giving_back: TaskTracker::new(),
             copying: TaskTracker::new(),

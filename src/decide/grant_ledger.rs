@@ -229,6 +229,14 @@ impl GrantLedger {
         std::mem::take(&mut of_key.spent_before_reset)
     }
 
+    /// The most hits that a reset has yet to take off, as they may have been spent before it.
+    pub(super) fn may_be_spent_before_reset(&self, key: KeyHash) -> u64 {
+        let shard = self.shard(key).lock();
+        let Some(of_key) = shard.keys.get(&key) else { return 0 };
+        let of_entries = of_key.entries.iter().map(|entry| entry.spent_before_reset(0));
+        of_entries.sum::<u64>() + of_key.spent_before_reset
+    }
+
     /// Forgets all grants of this key: they stay charged.
     pub(super) fn forget(&self, key: KeyHash) {
         let mut shard = self.shard(key).lock();

@@ -20,8 +20,11 @@
 //! ten of them: 46 are counted. A client gives 50 hits back at another node. The owner takes 30 and
 //! keeps 16 for later. When the node has given six back, it takes the other ten.
 //!
-//! **Bound.** [`REFUNDS_WAITING_MAX`](super::decider::REFUNDS_WAITING_MAX) refunds wait at an
-//! owner; of others the rest is lost, which refuses early.
+//! Where the map changes while a refund waits, other owners may have made grants again, and it
+//! waits once more. It ends with the window, or with the ownership of the key.
+//!
+//! **Bound.** [`WAITING_MAX`](super::waiting_refunds::WAITING_MAX) refunds wait at an owner; of
+//! others the rest is lost, which refuses early.
 
 use std::time::Duration;
 
@@ -35,6 +38,7 @@ use tidegate_limiter::quota::Algorithm;
 use tidegate_limiter::store::{Counter, KeyHash};
 use tidegate_limiter::units::{Hits, Monotonic, Span, Timestamp};
 use tokio::runtime::Handle;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::check::VerdictSource;
 use super::decider::{Decider, Peers, Shared};
@@ -123,17 +127,38 @@ impl Decider {
         unknown: UnknownGrants,
         now: Timestamp,
     ) {
-        if refunded.iter().all(|refunded| refunded.left == 0) {
+        if refunded.is_empty() {
             return;
         }
+        let Shared { grant_ledger, waiting_refunds, .. } = &*self.shared;
+        let before_reset =
+            limits.key().map_or(0, |key| grant_ledger.may_be_spent_before_reset(key));
+        let waits = |counter: &Counter, refunded: &Refunded| {
+            let left_max = refunded.left_max.saturating_sub(before_reset);
+            waiting_refunds.add(counter.key, Refunded { left_max, ..*refunded })
+        };
+        let is_left = refunded.iter().any(|refunded| refunded.left > 0);
+        let place = if is_left { waiting_refunds.place() } else { None };
+        let Some(place) = place else {
+            for (counter, refunded) in limits.counters.iter().zip(refunded) {
+                waits(counter, &Refunded { left: 0, ..*refunded });
+            }
+            return;
+        };
         let of_each = limits.counters.iter().zip(refunded);
-        let left: SmallVec<[(u64, Timestamp); 1]> = of_each
-            .map(|(counter, refunded)| (refunded.left, self.end_of_window(counter, now)))
+        let waiting: SmallVec<[(KeyHash, u64, Timestamp); 1]> = of_each
+            .map(|(counter, refunded)| {
+                (counter.key, waits(counter, refunded), self.end_of_window(counter, now))
+            })
             .collect();
-        self.when_grants_have_ended(limits, unknown, now, move |decider, limits, then| {
-            for (at, (left, ends)) in left.into_iter().enumerate() {
-                if left > 0 && then < ends {
-                    decider.refund_counter(limits, at, left, then);
+        if waiting.iter().all(|(_, hits, _)| *hits == 0) {
+            return;
+        }
+        self.when_grants_have_ended(limits, unknown, now, place, move |decider, limits, then| {
+            for (at, (counter, hits, ends)) in waiting.iter().enumerate() {
+                let hits = decider.shared.waiting_refunds.take(*counter, *hits);
+                if hits > 0 && then < *ends {
+                    decider.refund_counter(limits, at, hits, then);
                 }
             }
         });
@@ -149,7 +174,7 @@ impl Decider {
         unknown: UnknownGrants,
         now: Timestamp,
     ) {
-        let Shared { grant_ledger, .. } = &*self.shared;
+        let Shared { grant_ledger, waiting_refunds, .. } = &*self.shared;
         let (Some(key), Some(counter)) = (limits.key(), limits.counters.first()) else { return };
         if unknown.until.is_some() {
             self.refund_later(limits, refunded, unknown, now);
@@ -158,20 +183,20 @@ impl Decider {
             return;
         }
         self.recall(key, None, now);
+        // It takes what earlier refunds wait for.
+        waiting_refunds.add(key, Refunded::default());
         if refunded.iter().all(|refunded| refunded.left == 0) {
             return;
         }
+        let Some(place) = waiting_refunds.place() else { return };
         let ends = self.end_of_window(counter, now);
-        let is_waiting =
-            self.when_grants_have_ended(limits, unknown, now, move |decider, limits, then| {
-                let spent = decider.shared.grant_ledger.take_spent_before_reset(key, then);
-                if spent > 0 && then < ends {
-                    decider.refund_counter(limits, 0, spent, then);
-                }
-            });
-        if is_waiting {
-            grant_ledger.note_reset(key);
-        }
+        self.when_grants_have_ended(limits, unknown, now, place, move |decider, limits, then| {
+            let spent = decider.shared.grant_ledger.take_spent_before_reset(key, then);
+            if spent > 0 && then < ends {
+                decider.refund_counter(limits, 0, spent, then);
+            }
+        });
+        grant_ledger.note_reset(key);
     }
 
     /// Asks every node for what it holds of a key, granted by this owner or by one before.
@@ -182,31 +207,39 @@ impl Decider {
         }
     }
 
-    /// Acts when no grant of these limits that was made by `now` is outstanding. Returns false if
-    /// too many wait already.
+    /// Acts when no grant of these limits that was made by `now` is outstanding, and none of
+    /// another owner since.
     fn when_grants_have_ended(
         &self,
         limits: &Limits,
         unknown: UnknownGrants,
         now: Timestamp,
+        place: OwnedSemaphorePermit,
         act: impl FnOnce(&Self, &Limits, Timestamp) + Send + 'static,
-    ) -> bool {
-        let Some(key) = limits.key() else { return false };
-        let waiting = self.shared.refunds_waiting.clone();
-        let (Ok(place), Ok(runtime)) = (waiting.try_acquire_owned(), Handle::try_current()) else {
-            return false;
-        };
+    ) {
+        let (Some(key), Ok(runtime)) = (limits.key(), Handle::try_current()) else { return };
         let known_until = self.shared.grant_ledger.outstanding_until(key);
-        let until = unknown.until.map_or(known_until, |until| until.max(known_until));
-        let pause = until.since(now).to_std() + MARGIN;
-        let (decider, limits) = (self.clone(), limits.clone());
+        let mut until = unknown.until.map_or(known_until, |until| until.max(known_until));
+        let (decider, limits, mut then) = (self.clone(), limits.clone(), now);
         runtime.spawn(async move {
-            tokio::time::sleep(pause).await;
-            let then = decider.shared.node.clock.now();
+            loop {
+                tokio::time::sleep(until.since(then).to_std() + MARGIN).await;
+                then = decider.shared.node.clock.now();
+                let (unknown, _) = decider.unknown_grants(limits.scope, then);
+                match unknown.until {
+                    // The map has changed.
+                    Some(again) if decider.owns(&limits) => until = again,
+                    _ => break,
+                }
+            }
             act(&decider, &limits, then);
             drop(place);
         });
-        true
+    }
+
+    fn owns(&self, limits: &Limits) -> bool {
+        let token = limits.key().map(|key| key.token);
+        token.is_some_and(|token| self.shared.node.ownership.decides(limits.scope, token))
     }
 
     /// When the hits of `now` no longer matter all at once; never of a counter that has no such

@@ -76,6 +76,7 @@ mod source_watch;
 mod status;
 mod throttle;
 mod traced;
+mod waiting_refunds;
 
 pub use blocked_sources::{BlockedSources, SourceCounters};
 pub use carried::{CarriedCheck, CarriedVerdict, DecideCarried, carried_key};

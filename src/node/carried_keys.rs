@@ -38,7 +38,7 @@ impl View {
         };
         check.behavior.credits = false;
         let hash = self.core.hasher.carried(&key.name, &key.unique_key, check.part);
-        let decided = decider.decide_carried(&[check]).await.into_iter().next()?;
+        let decided = decider.decide_carried_by_hand(&[check]).await.into_iter().next()?;
         Some(CarriedFound { hash, quota: check.quota, decided })
     }
 }

@@ -460,9 +460,21 @@ async fn messages_beyond_the_bounds_are_refused_as_there() {
     let refused = node.grpc::<_, GetRateLimitsResp>(path, large.clone()).await.expect_err("large");
     assert_eq!((refused.code(), refused.message()), (tonic::Code::ResourceExhausted, &*text));
     let body = json!({ "requests": [as_json(&large.requests[0])] }).to_string();
-    let (status, body) = node.post(body).await;
-    assert_eq!(status, 429);
+    let (status, headers, body) = node.http("POST", "/v1/GetRateLimits", body).await;
+    assert_eq!((status.as_u16(), &headers["connection"]), (429, "close"));
     assert!(body.starts_with("{\"code\":8,\"message\":\"grpc: received message larger than max ("));
+    // An escape is longer than what it stands for.
+    let escaped = "\\u00e9".repeat(500_000);
+    let body = format!(
+        r#"{{"requests":[{{"name":"m","unique_key":"{escaped}","limit":"1","duration":"1000"}}]}}"#
+    );
+    assert_eq!(node.post(body).await.0, 200);
+    for (method, path) in [("PUT", "/v1/GetRateLimits"), ("POST", "/v1/Nothing")] {
+        let (_, headers, _) = node.http(method, path, "{}").await;
+        assert_eq!(headers["connection"], "close", "{method} {path}: its body is not read");
+        let (_, headers, _) = node.http(method, path, "").await;
+        assert!(!headers.contains_key("connection"));
+    }
 
     let unknown = node
         .grpc::<_, LiveCheckResp>("/pb.gubernator.V1/Nothing", LiveCheckReq {})

@@ -317,7 +317,8 @@ impl World {
             let (granted, refunded) = (None, leased.refunded);
             Some(Charged { result: (), is_refused: false, granted, refunded })
         });
-        let Some(Refunded { taken, left }) = charged.and_then(|it| it.refunded.first().copied())
+        let Some(Refunded { taken, left, .. }) =
+            charged.and_then(|it| it.refunded.first().copied())
         else {
             return;
         };

@@ -18,8 +18,8 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::routing::{any, get};
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use http::{Method, StatusCode};
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{Method, StatusCode, Version};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use prost::Message;
@@ -33,8 +33,8 @@ use crate::front::{Probes, cross_site, within};
 
 /// The format of prometheus-client.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// JSON is longer than the message whose size is bounded.
-const JSON_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
+/// JSON is longer than the message whose size is bounded: up to six bytes, an escape, for each.
+const JSON_BYTES_MAX: usize = 6 * MESSAGE_BYTES_MAX;
 const GRPC_CONTENT_TYPE: HeaderName = HeaderName::from_static("grpc-metadata-content-type");
 
 type Shared<D, P> = State<Arc<GubernatorListener<D, P>>>;
@@ -55,13 +55,19 @@ async fn get_rate_limits<D: DecideCarried, P: Probes>(
     request: Request,
 ) -> Response {
     if request.method() != Method::POST {
-        return method_not_allowed();
+        return method_not_allowed(&request);
     }
+    let version = request.version();
     let answered = answer(&listener, request).await;
     listener.calls.ended(answered.is_ok());
     match answered {
         Ok(body) => found(body),
-        Err(status) => failed(&status),
+        Err(status) => match status.code() {
+            Code::PermissionDenied | Code::ResourceExhausted | Code::DeadlineExceeded => {
+                closing(failed(&status), version)
+            }
+            _ => failed(&status),
+        },
     }
 }
 
@@ -103,10 +109,10 @@ async fn answer<D: DecideCarried, P: Probes>(
 
 async fn health_check<D: DecideCarried, P: Probes>(
     State(listener): Shared<D, P>,
-    method: Method,
+    request: Request,
 ) -> Response {
-    if method != Method::GET {
-        return method_not_allowed();
+    if request.method() != Method::GET {
+        return method_not_allowed(&request);
     }
     match listener.health() {
         Ok(health) => found(json::health(&health)),
@@ -114,8 +120,11 @@ async fn health_check<D: DecideCarried, P: Probes>(
     }
 }
 
-async fn live_check(method: Method) -> Response {
-    if method == Method::GET { found("{}".to_owned()) } else { method_not_allowed() }
+async fn live_check(request: Request) -> Response {
+    match *request.method() {
+        Method::GET => found("{}".to_owned()),
+        _ => method_not_allowed(&request),
+    }
 }
 
 async fn metrics<D: DecideCarried, P: Probes>(State(listener): Shared<D, P>) -> Response {
@@ -123,12 +132,26 @@ async fn metrics<D: DecideCarried, P: Probes>(State(listener): Shared<D, P>) -> 
     with_content_type(StatusCode::OK, OPEN_METRICS, body)
 }
 
-async fn not_found() -> Response {
-    failed(&Status::not_found("Not Found"))
+async fn not_found(request: Request) -> Response {
+    unread(&request, failed(&Status::not_found("Not Found")))
 }
 
-fn method_not_allowed() -> Response {
-    failed(&Status::unimplemented("Method Not Allowed"))
+fn method_not_allowed(request: &Request) -> Response {
+    unread(request, failed(&Status::unimplemented("Method Not Allowed")))
+}
+
+/// The answer to a request whose body is not read.
+fn unread(request: &Request, response: Response) -> Response {
+    if request.body().is_end_stream() { response } else { closing(response, request.version()) }
+}
+
+/// Says that the connection ends with this answer, which comes before the body of the request has.
+fn closing(mut response: Response, version: Version) -> Response {
+    // Over HTTP/2 the stream ends alone.
+    if version < Version::HTTP_2 {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 fn found(body: String) -> Response {

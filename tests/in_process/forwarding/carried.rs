@@ -298,15 +298,7 @@ async fn a_single_refusal_ends_when_granted_hits_come_back() {
 async fn a_reset_takes_what_other_nodes_have_spent() {
     let nodes = three(patient).await;
     let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
-    // Then no other owner can have granted anything.
-    let start = Instant::now();
-    for key in keys_of(a, "b", "k") {
-        assert!(start.elapsed() < TIMEOUT, "b takes nothing back");
-        assert_eq!(one(b, check(&key, 3, HOUR)).await.1, 7);
-        if one(b, CarriedCheck { resets: true, ..check(&key, 0, HOUR) }).await.1 == 10 {
-            break;
-        }
-    }
+    takes_back(a, b).await;
     let key = keys_of(a, "b", "spent").next().expect("one");
     let quota = Quota::simple(Algorithm::FirstHitWindow, 1_000, HOUR).expect("valid");
     let of = |is_leased, hits| CarriedCheck { quota, is_leased, ..check(&key, hits, HOUR) };
@@ -324,6 +316,70 @@ async fn a_reset_takes_what_other_nodes_have_spent() {
     assert!(one(c, of(false, 1_000)).await.0);
     for node in [a, b, c] {
         assert!(!one(node, of(true, 1)).await.0);
+    }
+}
+
+/// Ten refunds of all that was used, while other nodes hold granted hits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refunds_beside_grants_give_back_what_was_used_once() {
+    const LIMIT: u32 = 1_000;
+    const AFTER: i64 = 600;
+    let nodes = three(patient).await;
+    let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
+    takes_back(a, b).await;
+    let key = keys_of(a, "b", "given back").next().expect("one");
+    let quota = Quota::simple(Algorithm::FirstHitWindow, LIMIT, HOUR).expect("valid");
+    let of = |is_leased, hits| CarriedCheck { quota, is_leased, ..check(&key, hits, HOUR) };
+    assert!(one(c, of(false, 100)).await.0);
+    let before = a.core.decider.granted_hits().1;
+    granted(a, &of(true, 1)).await;
+    let held = u32::try_from(a.core.decider.granted_hits().1 - before).expect("few");
+    for _ in 0..10 {
+        one(c, of(true, -500)).await;
+    }
+    assert!(one(c, of(false, AFTER)).await.0);
+    // Until all that was granted has ended, and no refund waits.
+    let start = Instant::now();
+    let mut left = one(c, of(false, 0)).await.1;
+    while start.elapsed() < Duration::from_secs(4) {
+        sleep(Duration::from_millis(100)).await;
+        left = one(c, of(false, 0)).await.1;
+    }
+    let most = LIMIT - u32::try_from(AFTER).expect("positive") + held;
+    println!("{left} left of {LIMIT}, {held} were held");
+    assert!(left <= most && held > 0, "{left} left, at most {most}");
+}
+
+/// Its first resets come while hits of the owner before may be held, and the map still changes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resets_at_a_new_owner_take_what_was_used_once() {
+    let mut nodes = three(patient).await;
+    let keys: Vec<String> = keys_of(&nodes[0], "b", "reset").take(8).collect();
+    let quota = Quota::simple(Algorithm::FirstHitWindow, 1_000, HOUR).expect("valid");
+    let of = |key, is_leased, hits| CarriedCheck { quota, is_leased, ..check(key, hits, HOUR) };
+    for key in &keys {
+        assert!(one(&nodes[0], of(key, false, 100)).await.0);
+    }
+    let b = nodes.remove(1);
+    let [a, _] = &nodes[..] else { unreachable!("two nodes") };
+    b.stop().await;
+    for key in &keys {
+        for _ in 0..4 {
+            one(a, CarriedCheck { resets: true, ..of(key, true, 0) }).await;
+        }
+        assert!(one(a, of(key, false, 300)).await.0);
+    }
+    for key in &keys {
+        let start = Instant::now();
+        while one(a, of(key, false, 0)).await.1 < 700 {
+            assert!(start.elapsed() < TIMEOUT, "{key}: the reset is lost");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+    // No further reset takes hits that came after it.
+    sleep(Duration::from_secs(2)).await;
+    for key in &keys {
+        assert_eq!(one(a, of(key, false, 0)).await.1, 700, "{key}");
     }
 }
 
@@ -364,6 +420,18 @@ async fn a_reset_at_a_new_owner_gives_nothing_out_that_is_held() {
     }
     println!("of {decided} keys {held} were held at a, {freed} were whole at once");
     assert!(decided > 0, "c owns none of them");
+}
+
+/// Waits until no owner before `b` can have granted anything.
+async fn takes_back(a: &Node, b: &Node) {
+    let start = Instant::now();
+    for key in keys_of(a, "b", "k") {
+        assert!(start.elapsed() < TIMEOUT, "b takes nothing back");
+        assert_eq!(one(b, check(&key, 3, HOUR)).await.1, 7);
+        if one(b, CarriedCheck { resets: true, ..check(&key, 0, HOUR) }).await.1 == 10 {
+            return;
+        }
+    }
 }
 
 /// Checks until the node holds granted hits.

@@ -889,14 +889,14 @@ pub(crate) fn skip_pause(heard: &mut BTreeMap<MemberId, Monotonic>, now: Monoton
 }
 
 impl Machines {
+    fn homes(&self, region: &str, all: &[String]) -> Homes {
+        homes(self.region_right.as_ref(), &self.map, region, all)
+    }
+
     /// Whether `me` is a member that owns keys, by the map in force.
     fn is_up(&self, me: &NodeId) -> bool {
         let own = self.map.get(me);
         self.ring.own_id().is_some() && own.is_some_and(|own| own.state == MapState::Up)
-    }
-
-    fn homes(&self, region: &str, all: &[String]) -> Homes {
-        homes(self.region_right.as_ref(), &self.map, region, all)
     }
 
     /// Removes the takeovers whose ranges this node holds now.

@@ -98,6 +98,9 @@ pub struct Refunded {
     pub taken: u64,
     /// Not taken for the sake of outstanding hits.
     pub left: u64,
+    /// The most that may be left of this refund and of earlier ones together: more hits are not
+    /// counted.
+    pub left_max: u64,
 }
 
 /// What an owner can grant of a counter.
@@ -216,11 +219,12 @@ pub fn refund(
 ) -> Refunded {
     if outstanding.hits == 0 || !can_grant(quota) {
         decide(state, quota, refund_of(hits), now);
-        return Refunded { taken: hits, left: 0 };
+        let left_max = refundable(state, quota, Outstanding::default(), now);
+        return Refunded { taken: hits, left: 0, left_max };
     }
-    let none = Outstanding { hits: 0, until: now };
-    let possible = hits.min(refundable(state, quota, none, now));
-    let nothing = Refunded { taken: 0, left: possible };
+    let counted = refundable(state, quota, Outstanding::default(), now);
+    let possible = hits.min(counted);
+    let nothing = Refunded { taken: 0, left: possible, left_max: counted };
     let taken = hits.min(refundable(state, quota, outstanding, now));
     if taken == 0 {
         return nothing;
@@ -238,7 +242,7 @@ pub fn refund(
         }
     }
     *state = next;
-    Refunded { taken, left: possible - taken }
+    Refunded { taken, left: possible - taken, left_max: counted - taken }
 }
 
 /// The most hits that a refund takes while these are outstanding.
