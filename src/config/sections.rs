@@ -662,7 +662,7 @@ pub struct Limits {
     #[serde(deserialize_with = "duration")]
     pub header_timeout: Span,
     /// How long a node goes on as before once it is to drain, while `/readyz` and the gRPC health
-    /// service say that it is not ready, 0s to 10m. A node without peers does not wait: no other
+    /// service say that it is not ready, 0s to 10m. A standalone node does not wait: no other
     /// one could answer in its place.
     ///
     /// Default `5s`: load balancers ask each second or two, and stop sending after two answers.

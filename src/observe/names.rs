@@ -282,7 +282,7 @@ pub const STORE_FULL: Metric =
     counter("store_full", "New counters in a full store, by outcome, once for each attempt");
 pub const DOMAIN_FULL: Metric = counter(
     "domain_full",
-    "New counters of domains that have limits.domain_keys_max, in a store that is not full",
+    "New counters of requests whose domain has limits.domain_keys_max, in a store that is not full",
 );
 
 pub const STORAGE_OK: Metric =

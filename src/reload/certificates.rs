@@ -66,7 +66,6 @@ impl Watcher {
         let (mut problem_before, mut reminded) = (None, None);
         while stop.run_until_cancelled(sleep(RELOAD_INTERVAL)).await.is_some() {
             let (tls, now, current) = (self.tls.clone(), self.clock.system(), self.mesh.identity());
-            remind(&current, now, &mut reminded);
             let load = move || pki::load(&tls, current.bearer(), now);
             let read = match tokio::task::spawn_blocking(load).await {
                 Ok(read) => read.map_err(|error| error.to_string()),
@@ -78,6 +77,8 @@ impl Watcher {
                 self.report(problem.clone());
             }
             problem_before = problem;
+            // By what has just been read: a node that renews its certificate itself has done so.
+            remind(&self.mesh.identity(), now, &mut reminded);
         }
     }
 

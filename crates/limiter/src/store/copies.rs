@@ -187,9 +187,8 @@ impl Shard {
             self.reserve(key, 1, now)
         };
         if !has_room {
-            if !is_reservation && self.is_domain_full(key) {
-                self.counts.in_full_domains += 1;
-            } else {
+            // A copy that found no room is sent again and again.
+            if is_reservation || !self.is_domain_full(key) {
                 self.counts.refused += 1;
             }
             return MergeOutcome::Full;

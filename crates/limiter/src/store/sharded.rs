@@ -53,8 +53,7 @@ pub struct Stats {
     /// New counters that were refused because the store was full: of requests, once each time, and
     /// copies from peers.
     pub refused: u64,
-    /// New counters of domains that had their part of a store that was not full: once each time,
-    /// and copies from peers.
+    /// New counters of requests whose domain had its part of a store that was not full, each time.
     pub in_full_domains: u64,
     /// Per-actor counters from peers that were refused because their slice was full, each time that
     /// they were sent.
