@@ -348,6 +348,7 @@ async fn refunds_beside_grants_give_back_what_was_used_once() {
     let most = LIMIT - u32::try_from(AFTER).expect("positive") + held;
     println!("{left} left of {LIMIT}, {held} were held");
     assert!(left <= most && held > 0, "{left} left, at most {most}");
+    assert!(left + held >= most - held, "{left} left: what was used is not back");
 }
 
 /// Its first resets come while hits of the owner before may be held, and the map still changes.

@@ -197,6 +197,7 @@ impl Shard {
                 }
                 refunded.taken = refunded.taken.saturating_add(now_refunded.taken);
                 refunded.left = refunded.left.saturating_add(now_refunded.left);
+                refunded.left_max = now_refunded.left_max;
                 left = preview(&slot.state, quota, Hits::PEEK, now);
             }
             verdicts.push(Verdict { allowed: true, retry: Retry::Now, excess: 0, ..left });
