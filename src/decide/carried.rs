@@ -133,11 +133,10 @@ type Brought = Vec<(usize, Timestamp, Result<Decided, NoVerdict>)>;
 impl DecideCarried for Decider {
     async fn decide_carried(&self, checks: &[CarriedCheck<'_>]) -> Vec<CarriedVerdict> {
         let verdicts = self.decide_carried_by_hand(checks).await;
-        let now = self.now();
         for (check, decided) in checks.iter().zip(&verdicts) {
             let is_refusal = !decided.verdict.allowed && check.hits.charge() > 0;
             if is_refusal && decided.source != VerdictSource::Fallback {
-                self.note_refused_carried(check, now);
+                self.note_refused_carried(check, decided.now);
             }
         }
         verdicts

@@ -139,7 +139,7 @@ pub(super) struct Shared {
     pub(super) held_grants: HeldGrants,
     /// It is asked for, or holds, something.
     pub(super) grants_held: Notify,
-    /// Places for refunds that wait.
+    /// What refunds could not take yet.
     pub(super) waiting_refunds: WaitingRefunds,
     /// Places for what refused requests reserved and give back.
     pub(super) releases_waiting: Arc<Semaphore>,

@@ -51,8 +51,8 @@ impl WaitingRefunds {
         after.saturating_sub(before)
     }
 
-    /// Ends the wait of so many hits. Returns how many are to be taken off the counter: fewer where
-    /// a later refund took them.
+    /// Removes up to `hits` that wait, and returns how many these were: they are to be taken off
+    /// the counter. Fewer wait where a later refund has taken some.
     pub(super) fn take(&self, counter: KeyHash, hits: u64) -> u64 {
         let mut all = self.hits.lock();
         let Some(waiting) = all.get_mut(&counter) else { return 0 };

@@ -160,6 +160,7 @@ mod tests {
         assert_eq!(one.fingerprint(), restarted.fingerprint());
         assert_ne!(one.fingerprint(), draining.fingerprint());
     }
+
     #[test]
     fn what_members_publish_of_themselves_is_no_other_membership() {
         let a = member("a", 1, MemberState::Up);
