@@ -1,4 +1,4 @@
-# The image of tidegate: one program, the libraries that it is linked with, and authorities of the web.
+# The image of tidegate: one program, which is linked with its libraries, and authorities of the web.
 # It has no shell and no package system, and runs as user 65532.
 #
 #   docker build -t tidegate .
