@@ -3,7 +3,7 @@
 //! | slots | bound |
 //! |---|---|
 //! | counters of a shard | its part of `keys_max` |
-//! | counters of a shard of one domain | its part of [`Store::with_domain_keys`], if that is set |
+//! | counters of one domain in all shards | [`Store::with_domain_keys`], if that is set |
 //! | reservations of all shards | a quarter of `keys_max`, besides the counters |
 //! | these, ids of commits without one, and copies of other nodes' | twice as many |
 //!
@@ -14,14 +14,17 @@
 //! store; the other half is left to the others. Two domains share a number, and then their part,
 //! with a probability of 1/256.
 //!
-//! **Reservations.** Those of one descriptor have its token, so they are all in one shard: a bound
-//! by shard would be one of a few thousand for a tenant, whatever `keys_max` is.
+//! **One number for all shards.** A bound by shard would be reached far below the whole: 1,000 keys
+//! of a domain are 4 for each of 244 shards, and the first shard has 5 of 300 keys. Reservations of
+//! one descriptor have its token, so they are even all in one shard. What has expired in other
+//! shards counts until it is swept there ([`Store::expire`]).
 //!
+//! [`Store::expire`]: super::Store::expire
 //! [`Store::with_domain_keys`]: super::Store::with_domain_keys
 //! [`KeyHasher::with_domains`]: super::KeyHasher::with_domains
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::key::{DOMAINS, KeyHash};
 use super::slot::Slot;
@@ -31,8 +34,6 @@ use super::slot::Slot;
 pub(super) struct Occupancy {
     reservations: usize,
     in_store: Arc<InStore>,
-    /// `None` where the keys of a domain have no bound of their own.
-    domains: Option<Domains>,
 }
 
 /// What a slot with a reservation is for.
@@ -45,31 +46,30 @@ pub(super) enum Slots {
     Further,
 }
 
-/// The slots with reservations of all shards.
+/// The slots of all shards. Threads that ask at the same time may exceed its bounds by one each.
 #[derive(Debug)]
 pub(super) struct InStore {
     reservations: AtomicUsize,
     reservations_max: usize,
+    /// `None` where the keys of a domain have no bound of their own.
+    domains: Option<Domains>,
 }
 
 #[derive(Debug)]
 struct Domains {
     /// By number.
-    counters: Box<[u32; DOMAINS]>,
-    most: u32,
+    counters: Box<[AtomicU32; DOMAINS]>,
+    most: usize,
 }
 
 impl Occupancy {
     pub(super) fn new(in_store: &Arc<InStore>) -> Self {
-        Self { reservations: 0, in_store: in_store.clone(), domains: None }
+        Self { reservations: 0, in_store: in_store.clone() }
     }
 
-    /// Sets the maximum number of counters of a domain; `None` is no bound. The shard is empty.
-    pub(super) fn bound_domains(&mut self, most: Option<usize>) {
-        self.domains = most.map(|most| Domains {
-            counters: Box::new([0; DOMAINS]),
-            most: u32::try_from(most.max(1)).unwrap_or(u32::MAX),
-        });
+    /// What an empty store has instead, with at most so many counters of a domain; 0 is no bound.
+    pub(super) fn with_domain_keys(&self, most: usize) -> Arc<InStore> {
+        Arc::new(self.in_store.with_domain_keys(most))
     }
 
     /// Slots of this shard with reservations.
@@ -77,9 +77,8 @@ impl Occupancy {
         self.reservations
     }
 
-    /// Threads that ask at the same time may exceed the bound by one each.
     pub(super) fn is_full_of_reservations(&self, slots: Slots) -> bool {
-        let InStore { reservations, reservations_max } = &*self.in_store;
+        let InStore { reservations, reservations_max, .. } = &*self.in_store;
         let most = match slots {
             Slots::New => *reservations_max,
             Slots::Further => reservations_max.saturating_mul(2),
@@ -89,14 +88,14 @@ impl Occupancy {
 
     /// How many counters too many there would be with `keys` more in the domain of `key`.
     pub(super) fn excess_of_domain(&self, key: KeyHash, keys: usize) -> usize {
-        let Some(Domains { counters, most }) = &self.domains else { return 0 };
-        let count = counters.get(key.domain()).map_or(0, |count| *count as usize);
-        (count + keys).saturating_sub(*most as usize)
+        let Some(Domains { counters, most }) = &self.in_store.domains else { return 0 };
+        let count = counters.get(key.domain()).map_or(0, |count| count.load(Ordering::Relaxed));
+        (count as usize + keys).saturating_sub(*most)
     }
 
     /// The number of the domain of `key`, where domains have bounds of their own.
     pub(super) fn domain_of(&self, key: KeyHash) -> Option<usize> {
-        self.domains.is_some().then(|| key.domain())
+        self.in_store.domains.is_some().then(|| key.domain())
     }
 
     pub(super) fn added(&mut self, slot: &Slot) {
@@ -126,17 +125,26 @@ impl Occupancy {
                 self.reservations = self.reservations.saturating_sub(1);
                 in_store.fetch_sub(1, Ordering::Relaxed);
             }
-        } else if let Some(Domains { counters, .. }) = &mut self.domains
-            && let Some(count) = counters.get_mut(key.domain())
+        } else if let Some(Domains { counters, .. }) = &self.in_store.domains
+            && let Some(count) = counters.get(key.domain())
         {
-            *count = count.saturating_add_signed(change);
+            // Adding the two's complement is subtracting.
+            count.fetch_add(change.cast_unsigned(), Ordering::Relaxed);
         }
     }
 }
 
 impl InStore {
     pub(super) fn new(reservations_max: usize) -> Self {
-        Self { reservations: AtomicUsize::new(0), reservations_max }
+        Self { reservations: AtomicUsize::new(0), reservations_max, domains: None }
+    }
+
+    /// That of an empty store with the same bounds, but at most so many counters of a domain; 0 is
+    /// no bound.
+    pub(super) fn with_domain_keys(&self, most: usize) -> Self {
+        let counters = || Box::new([const { AtomicU32::new(0) }; DOMAINS]);
+        let domains = (most > 0).then(|| Domains { counters: counters(), most });
+        Self { domains, ..Self::new(self.reservations_max) }
     }
 }
 

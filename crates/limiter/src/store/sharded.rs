@@ -145,13 +145,15 @@ impl Store {
         self
     }
 
-    /// At most about `max` keys of each domain, of a hasher that
-    /// [names them](super::KeyHasher::with_domains); 0 is no bound.
+    /// At most `max` keys of each domain, of a hasher that
+    /// [names them](super::KeyHasher::with_domains); 0 is no bound. The store is empty.
     #[must_use]
     pub fn with_domain_keys(mut self, max: usize) -> Self {
-        let of_shard = (max / self.shards.len()).max(1);
+        let mut in_store = None;
         for shard in &mut self.shards {
-            shard.shard.get_mut().occupancy.bound_domains((max > 0).then_some(of_shard));
+            let occupancy = &mut shard.shard.get_mut().occupancy;
+            let shared = in_store.get_or_insert_with(|| occupancy.with_domain_keys(max));
+            **occupancy = Occupancy::new(shared);
         }
         self
     }

@@ -316,6 +316,21 @@ fn a_flood_in_one_domain_changes_no_decision_in_another() {
 }
 
 #[test]
+fn a_domain_has_as_many_counters_as_its_bound_however_they_spread() {
+    let hasher = KeyHasher::new([7; 16]).with_domains(true);
+    let limit = quota(Algorithm::FixedWindow, 3, 86_400);
+    let store = store(1_000_000, OnFull::Refuse).with_domain_keys(1_000);
+    assert_eq!(store.shards(), 244, "so that each has four of the domain on average");
+    let is_allowed = |user| {
+        let counter = counter_in(&hasher, "calm", user, limit);
+        store.check(&[counter], Hits::new(1), START)[0].allowed
+    };
+    assert_eq!((0..1_000).find(|user| !is_allowed(*user)), None);
+    assert!(!is_allowed(1_000));
+    assert!(is_allowed(0), "those that are there count on");
+}
+
+#[test]
 fn keys_that_name_their_domain_keep_it_in_all_forms() {
     let limit = quota(Algorithm::FixedWindow, 3, 86_400);
     let plain = KeyHasher::new([7; 16]);
