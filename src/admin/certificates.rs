@@ -63,6 +63,9 @@ pub struct RevokedReport {
     /// Without the revoked node.
     #[serde(flatten)]
     pub reached: Reached,
+    /// The asked node has not been able to write it to its disk.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_on_disk: bool,
 }
 
 /// A node whose certificates are refused.

@@ -18,7 +18,7 @@ const NAME: &str = "revoked.json";
 /// Until the next attempt to write.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Reads what was kept in `folder`.
+/// Reads what was kept in `folder`, where [`keep`] is going to write.
 ///
 /// # Errors
 ///
@@ -34,36 +34,43 @@ pub fn load(folder: &Path, revocations: &Revocations, now: Timestamp) -> Result<
     };
     let text = match fs::read(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => b"[]".into(),
         Err(error) => return Err(unusable(&error)),
     };
     let kept: Vec<Revocation> = serde_json::from_slice(&text).map_err(|error| unusable(&error))?;
     revocations.merge(kept, now);
+    revocations.set_kept(0);
     Ok(())
 }
 
 /// Writes every change to `folder`, until `stop`.
 pub async fn keep(folder: PathBuf, revocations: Arc<Revocations>, stop: CancellationToken) {
     let mut changes = revocations.changes();
-    let mut kept = revocations.all();
+    let mut kept = None;
     loop {
-        let all = revocations.all();
-        if all == kept {
+        let change = *changes.borrow_and_update();
+        if kept == Some(change) {
             // Its sender lives as long as the mesh.
             if stop.run_until_cancelled(changes.changed()).await.is_none() {
                 return;
             }
             continue;
         }
-        let (folder, written) = (folder.clone(), all.clone());
-        let writing = tokio::task::spawn_blocking(move || write(&folder, &written)).await;
+        let (folder, all) = (folder.clone(), revocations.all());
+        // A file that a node without a revocation has no use for is not made.
+        let is_needed = change > 0;
+        let writing = move || if is_needed { write(&folder, &all) } else { Ok(()) };
+        let writing = tokio::task::spawn_blocking(writing).await;
         match writing.unwrap_or_else(|error| Err(io::Error::other(error))) {
-            Ok(()) => kept = all,
+            Ok(()) => {
+                revocations.set_kept(change);
+                kept = Some(change);
+            }
             Err(error) => {
                 tracing::error!(
                     %error,
-                    "failed to write the revocations; if this node restarts alone, it accepts what \
-                     is revoked"
+                    "failed to write the revocations to node.data_dir; after a restart this node \
+                     accepts what is revoked until it has heard of it from a peer"
                 );
                 if stop.run_until_cancelled(sleep(RETRY)).await.is_none() {
                     return;

@@ -152,7 +152,9 @@ impl Service for EdgeService {
                 Reply::Done
             }
             Call::Interventions(call) => self.decider.interventions().call_received(from, call),
-            Call::Revocations(call) => revocations::call_received(&self.edge.mesh, from, call),
+            Call::Revocations(call) => {
+                return revocations::call_received(&self.edge.mesh, from, call);
+            }
             Call::Certificate(request) => {
                 let issuer = self.issuer.as_ref();
                 return ServiceReply::Deferred(Issuer::reply_to(issuer, from, request));

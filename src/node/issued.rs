@@ -76,13 +76,14 @@ impl Certificates for View {
                 );
             };
             let announced = revocations::announce(&revocation, mesh).await;
+            let not_on_disk = !mesh.revocations.are_kept(revocations::KEEP_PATIENCE).await;
             let reached = unreached::reached(&self.core, &announced, Some(&revocation.node));
             let Reached { confirmed, missed, down } = &reached;
             tracing::info!(
-                target: AUDIT, %node, confirmed = confirmed.len(), ?missed, ?down,
+                target: AUDIT, %node, confirmed = confirmed.len(), ?missed, ?down, not_on_disk,
                 "revoked the certificates of a node"
             );
-            Ok(RevokedReport { revoked: node, reached })
+            Ok(RevokedReport { revoked: node, reached, not_on_disk })
         }
         .boxed()
     }

@@ -103,7 +103,7 @@ impl Service for PeerService {
                 None => Reply::Done,
             },
             Call::Interventions(call) => self.decider.interventions().call_received(from, call),
-            Call::Revocations(call) => revocations::call_received(mesh, from, call),
+            Call::Revocations(call) => return revocations::call_received(mesh, from, call),
             Call::Certificate(request) => {
                 let issuer = self.issuer.as_ref();
                 return ServiceReply::Deferred(Issuer::reply_to(issuer, from, request));

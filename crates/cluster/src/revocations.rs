@@ -2,15 +2,21 @@
 //! [`Revocations`](crate::pki::Revocations).
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use tidegate_ownership::identity::NodeId;
 use tokio_util::sync::CancellationToken;
 
 use crate::comparison::{self, Announced, Compared};
 use crate::mesh::codec::REVOCATIONS;
 use crate::mesh::wire::{Call, Reply, RevocationCall};
-use crate::mesh::{Mesh, Peer};
+use crate::mesh::{Mesh, Peer, ServiceReply};
 use crate::pki::{REVOCATIONS_MAX, Revocation, Revocations, Role};
+
+/// How long a node may take to write a revocation before it does not confirm it: less than a peer
+/// waits.
+pub const KEEP_PATIENCE: Duration = Duration::from_millis(800);
 
 /// Sends a revocation to all connected nodes but the revoked one, and waits for each for a second
 /// at most. One that still accepts the certificate with which the revoked node is connected replies
@@ -37,8 +43,21 @@ async fn announce_once(revocation: &Revocation, mesh: &Mesh) -> Vec<(NodeId, Opt
     comparison::announce::<Revocations>(mesh, Some(&revocation.node), order).await
 }
 
-/// The reply to a call of a peer.
-pub fn call_received(mesh: &Mesh, from: &Peer, call: RevocationCall) -> Reply {
+/// The reply to a call of a peer. A revocation is confirmed when it is on the disk.
+pub fn call_received(mesh: &Mesh, from: &Peer, call: RevocationCall) -> ServiceReply {
+    let is_announced = matches!(call, RevocationCall::Announce(_));
+    match reply(mesh, from, call) {
+        Reply::Done if is_announced => {
+            let revocations = mesh.revocations.clone();
+            let kept = async move { revocations.are_kept(KEEP_PATIENCE).await };
+            let reply = |is_kept| if is_kept { Reply::Done } else { Reply::Unconfirmed };
+            ServiceReply::Deferred(kept.map(reply).boxed())
+        }
+        reply => ServiceReply::Ready(reply),
+    }
+}
+
+fn reply(mesh: &Mesh, from: &Peer, call: RevocationCall) -> Reply {
     match call {
         RevocationCall::Announce(_) if from.role == Role::Edge => Reply::Malformed,
         RevocationCall::Announce(revocation) => {

@@ -14,7 +14,8 @@
 //!
 //! All nodes have the same set: of one node the latest time. How it reaches them:
 //! [`revocations`](crate::revocations). It needs no majority, and what a node knows it keeps on its
-//! disk.
+//! disk. It confirms a revocation when that is there ([`Revocations::are_kept`]), so that all nodes
+//! may die at once.
 //!
 //! **Bound.** The latest [`REVOCATIONS_MAX`] are kept; the log says when one is forgotten. Near
 //! the bound, replace the authority instead: then everything that it signed is refused.
@@ -22,6 +23,7 @@
 use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -52,6 +54,8 @@ pub struct Revocations {
     known: ArcSwap<Set>,
     /// Counts the changes.
     changes: watch::Sender<u64>,
+    /// How many of them are on the disk; `None` on a node without one.
+    kept: watch::Sender<Option<u64>>,
 }
 
 type Set = BTreeMap<NodeId, Timestamp>;
@@ -109,6 +113,20 @@ impl Revocations {
     /// Changes with every change of the set.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// The first so many changes are on the disk, and others will be.
+    pub fn set_kept(&self, changes: u64) {
+        self.kept.send_replace(Some(changes));
+    }
+
+    /// Waits until all that is known now is on the disk, for so long at most; returns whether it
+    /// is. True at once on a node without a disk.
+    pub async fn are_kept(&self, patience: Duration) -> bool {
+        let changes = *self.changes.borrow();
+        let mut kept = self.kept.subscribe();
+        let written = kept.wait_for(|kept| kept.is_none_or(|kept| kept >= changes));
+        matches!(tokio::time::timeout(patience, written).await, Ok(Ok(_)))
     }
 
     /// Merges those that were kept on the disk, or are another node's. False if one of them is of
@@ -240,6 +258,19 @@ mod tests {
         for order in [[3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]] {
             assert_eq!(merged(order), first);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_revocation_is_confirmed_when_it_is_on_the_disk() {
+        let (revocations, patience) = (Revocations::default(), Duration::from_secs(1));
+        revocations.merge([revoked("n1", 1)], NOW);
+        assert!(revocations.are_kept(patience).await, "there is no disk");
+        revocations.set_kept(0);
+        assert!(!revocations.are_kept(patience).await);
+        revocations.set_kept(*revocations.changes().borrow());
+        assert!(revocations.are_kept(patience).await);
+        revocations.merge([revoked("n2", 2)], NOW);
+        assert!(!revocations.are_kept(patience).await);
     }
 
     #[test]

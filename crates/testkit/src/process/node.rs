@@ -78,6 +78,11 @@ impl Node {
         node
     }
 
+    /// Where it keeps what outlives it, if it has a disk.
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.join(DATA_DIR)
+    }
+
     /// Replaces its rules by a rename, as editors do.
     pub fn write_rules(&self, rules: &str) {
         let draft = self.dir.join("rules.draft");
@@ -111,7 +116,7 @@ impl Node {
     /// Loses its disk, so that it is another voter at its next start.
     pub fn wipe_disk(&self) {
         assert!(!self.is_running(), "{} runs", self.id);
-        fs::remove_dir_all(self.dir.join(DATA_DIR)).unwrap();
+        fs::remove_dir_all(self.data_dir()).unwrap();
     }
 
     /// Runs `program` from its next start on.
