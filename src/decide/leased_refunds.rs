@@ -183,8 +183,9 @@ impl Decider {
             return;
         }
         self.recall(key, None, now);
-        // It takes what earlier refunds wait for.
+        // It has taken what earlier refunds and resets wait for.
         waiting_refunds.add(key, Refunded::default());
+        grant_ledger.take_spent_before_reset(key, now);
         if refunded.iter().all(|refunded| refunded.left == 0) {
             return;
         }

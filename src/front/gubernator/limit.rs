@@ -287,7 +287,12 @@ pub fn response(shown: &Shown, decided: &CarriedVerdict) -> RateLimitResp {
         Form::Window { duration } if verdict.reset.is_zero() => millis(now.plus(duration)),
         Form::Window { .. } => millis(now.plus(verdict.reset)),
         Form::Bucket { at, size, duration, quirks } => {
-            let left = i64::from(left_before_drain(verdict, hits));
+            // A remembered refusal is about other hits.
+            let left = match source {
+                VerdictSource::NegativeCache => verdict.remaining,
+                _ => left_before_drain(verdict, hits),
+            };
+            let left = i64::from(left);
             let missing = i128::from(i64::from(size) - left);
             let missing = missing * i128::from(duration.as_nanos() / NANOS_PER_MILLI);
             let limit = i128::from(limit.max(1));
@@ -342,4 +347,46 @@ fn bounded(hits: i64) -> Hits {
 
 fn millis(at: Timestamp) -> i64 {
     i64::try_from(at.as_nanos() / NANOS_PER_MILLI).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_limiter::engine::Retry;
+
+    use super::*;
+
+    #[test]
+    fn the_bucket_of_a_remembered_refusal_is_as_empty_as_it_was() {
+        const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+        const HOUR: i64 = 3_600_000;
+        let (name, unique_key) = ("name".to_owned(), "key".to_owned());
+        let (hits, limit, duration) = (7, 10, HOUR);
+        let algorithm = gubernator::Algorithm::LeakyBucket as i32;
+        let seven = RateLimitReq {
+            name,
+            unique_key,
+            hits,
+            limit,
+            duration,
+            algorithm,
+            ..RateLimitReq::default()
+        };
+        let Asked::Check(_, shown) = asked(&seven, &Settings::default(), NOW) else {
+            panic!("it needs a counter");
+        };
+        let (wait, reset) = (Span::from_secs(360), Span::from_secs(3_600));
+        // That one hit was too many is all that is remembered.
+        let verdict = Verdict {
+            allowed: false,
+            limit: 10,
+            remaining: 0,
+            reset,
+            retry: Retry::After(wait),
+            delay: Span::ZERO,
+            excess: 1,
+        };
+        let source = VerdictSource::NegativeCache;
+        let decided = CarriedVerdict { verdict, now: NOW, owner: None, source };
+        assert_eq!(response(&shown, &decided).reset_time, millis(NOW) + HOUR);
+    }
 }

@@ -319,6 +319,38 @@ async fn a_reset_takes_what_other_nodes_have_spent() {
     }
 }
 
+/// What was granted before the first of two resets is accounted for after the second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_reset_takes_no_hits_that_come_after_it() {
+    let nodes = three(patient).await;
+    let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
+    takes_back(a, b).await;
+    let keys: Vec<String> = keys_of(a, "b", "twice").take(4).collect();
+    let quota = Quota::simple(Algorithm::FirstHitWindow, 1_000, HOUR).expect("valid");
+    let of = |key, is_leased, hits| CarriedCheck { quota, is_leased, ..check(key, hits, HOUR) };
+    for key in &keys {
+        granted(a, &of(key, true, 1)).await;
+        for _ in 0..5 {
+            one(a, of(key, true, 1)).await;
+        }
+    }
+    let reset = |key| CarriedCheck { resets: true, ..of(key, false, 0) };
+    for key in &keys {
+        one(c, reset(key)).await;
+    }
+    // The grants have not ended yet, and their holder has said what it spent.
+    sleep(Duration::from_secs(1)).await;
+    for key in &keys {
+        one(c, reset(key)).await;
+        let left = one(c, of(key, false, 0)).await.1;
+        assert!(one(c, of(key, false, left.into())).await.0);
+    }
+    sleep(Duration::from_secs(3)).await;
+    for key in &keys {
+        assert_eq!(one(c, of(key, false, 0)).await.1, 0, "{key}");
+    }
+}
+
 /// Ten refunds of all that was used, while other nodes hold granted hits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refunds_beside_grants_give_back_what_was_used_once() {
