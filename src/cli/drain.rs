@@ -74,8 +74,7 @@ fn outcome(report: Option<&DrainReport>) -> String {
                 .to_owned()
         }
         Some(DrainReport { reason, .. }) => format!(
-            "exited, but not all keys were handed over ({}); they continue with the counts of \
-             their replicas",
+            "exited, but not all keys were handed over with their counts: {}",
             reason.as_deref().unwrap_or("no reason given")
         ),
         None => "exited; its log says whether all keys were handed over".to_owned(),

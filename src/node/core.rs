@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -357,6 +358,8 @@ impl Core {
         }
         let limits = Limits { patience, timeout: self.handover_timeout };
         let driver = &joined.ownership_driver;
+        let given_up = || driver.counters.given_up.load(Ordering::Relaxed);
+        let given_up_before = given_up();
         // Until it is this node's turn it owns what it owned, for other regions too.
         let announce = || joined.gossip.publish(|own| own.state = MemberState::Draining);
         let handed_over =
@@ -372,11 +375,10 @@ impl Core {
                 maps.wait_for(|map| !joined.membership.is_in(map) || map.present().count() == 1);
             let _ = tokio::time::timeout(REMOVAL_TIMEOUT, removed).await;
         }
+        let is_refused = given_up() > given_up_before;
+        let handed_over = handed_over.and(if is_refused { Err(GivenUp::Refused) } else { Ok(()) });
         if let Err(given_up) = handed_over {
-            tracing::warn!(
-                reason = %given_up,
-                "not all ranges were handed over; their keys continue with the replicated counts"
-            );
+            tracing::warn!(reason = %given_up, "not all keys were handed over with their counts");
         }
         handed_over.and(if was_member { Ok(left) } else { Err(GivenUp::NoMember) })
     }

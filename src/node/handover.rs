@@ -37,10 +37,18 @@ pub enum Left {
 pub enum GivenUp {
     #[error("it is no member of the cluster since it started, and had nothing to hand over")]
     NoMember,
-    #[error("no progress for {0:?}")]
+    #[error("no progress for {0:?}; the rest continues with the counts of its replicas")]
     Stalled(Duration),
-    #[error("`cluster.handover_timeout` of {0:?} is over")]
+    #[error(
+        "`cluster.handover_timeout` of {0:?} is over; the rest continues with the counts of its \
+         replicas"
+    )]
     Timeout(Duration),
+    #[error(
+        "the next owner refused counts, because it or a domain is full, or its clock is behind; \
+         these keys are counted anew"
+    )]
+    Refused,
 }
 
 const POLL: Duration = Duration::from_millis(10);

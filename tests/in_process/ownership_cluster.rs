@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate::config::{Config, VotersFrom};
 use tidegate::decide::VerdictSource;
-use tidegate::node::Joined;
+use tidegate::node::{GivenUp, Joined};
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::units::Span;
 use tidegate_ownership::ranges::Ranges;
@@ -127,6 +127,8 @@ async fn a_handoff_waits_while_the_next_owner_has_no_room_and_then_goes_on() {
     eventually("it goes on", TIMEOUT, || is_settled(&[&nodes[0], &d]) && !decides(&d).is_empty())
         .await;
     assert_eq!(rejected(), 3);
+    // A drain reports it.
+    assert_eq!(nodes[0].core.leave().await, Err(GivenUp::Refused));
 }
 
 /// Members that are gone are forgotten after a second, and two of three voters are among them. A

@@ -21,6 +21,8 @@ pub struct Counters {
     pub failed: AtomicU64,
     /// Transfer steps after which the ranges stayed, because the peer refused some of their states.
     pub rejected: AtomicU64,
+    /// Members to which ranges were handed over without the states that they refused.
+    pub given_up: AtomicU64,
     /// Releases of other nodes that were not accepted.
     pub refused: AtomicU64,
     /// Evicted members of which this node took ranges over.

@@ -678,14 +678,16 @@ impl Driver {
         if count <= REFUSALS_MAX {
             tracing::warn!(
                 %peer,
-                "peer did not accept all counts of the ranges that it is to own (its store is \
-                 full, or its clock is behind); sending them again in a second"
+                "peer did not accept all counts of the ranges that it is to own (its store, or a \
+                 domain, is full, or its clock is behind); sending them again in a second"
             );
         } else if count == REFUSALS_MAX + 1 {
+            self.counters.given_up.fetch_add(1, Ordering::Relaxed);
             tracing::error!(
                 %peer,
                 "handing keys over without the counts that the next owner refuses: these keys are \
-                 counted anew; see tidegate_store_full_total and tidegate_clock_skewed of the peer"
+                 counted anew; see tidegate_keys, tidegate_domain_full_total and \
+                 tidegate_clock_skewed of the peer"
             );
         }
         count <= REFUSALS_MAX
