@@ -410,8 +410,8 @@ async fn make_token(State(state): State<Routed>, uri: Uri) -> Response {
         }
         None => refuse(
             StatusCode::BAD_REQUEST,
-            "name the node; use POST /join/tokens?node=NODE, and &region=REGION, &role=core or edge, \
-             &ttl=1m to 7d",
+            "this is no order for a token; use POST /join/tokens?node=NODE, and &region=REGION, \
+             &role=core or edge, &ttl=1m to 7d",
         ),
     }
 }

@@ -224,20 +224,24 @@ pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Resul
         Command::Revoke { node, unknown, listener, json } => {
             let unknown = if *unknown { "&unknown=true" } else { "" };
             let path = format!("/revoke?node={}{unknown}", utf8_percent_encode(node, RESERVED));
-            let RevokedReport { revoked, reached } = listener.order_report(&path)?;
-            let is_confirmed = reached.is_confirmed();
+            let report: RevokedReport = listener.order_report(&path)?;
+            let is_confirmed = report.reached.is_confirmed() && !report.not_on_disk;
             if *json {
-                write_json(out, &RevokedReport { revoked, reached })?;
-            } else {
-                let done = format!("{node}: revoked");
-                write_reached(out, Paint { on: screen }, &done, &reached)?;
+                write_json(out, &report)?;
+                return Ok(is_confirmed);
+            }
+            let (done, paint) = (format!("{node}: revoked"), Paint { on: screen });
+            write_reached(out, paint, &done, &report.reached)?;
+            if report.not_on_disk {
+                let text = "the asked node cannot write it to node.data_dir, and tries again";
+                writeln!(out, "{}", paint.red(text))?;
             }
             return Ok(is_confirmed);
         }
         Command::Revoked { listener, json } => {
             listener.report("/revoked", *json, out, |out, revoked: &Vec<RevokedNode>| {
                 for RevokedNode { node, at } in revoked {
-                    writeln!(out, "{node}  until {}", pki::utc_date(Timestamp::from_secs(*at)))?;
+                    writeln!(out, "{node}  until {}", pki::utc_second(Timestamp::from_secs(*at)))?;
                 }
                 Ok(())
             })?;

@@ -245,7 +245,8 @@ fn ask_within(
 
 /// The failure of a request to the node at `url`.
 pub(super) fn no_answer(url: &str, problem: &str) -> Failure {
-    let fix = "start a node with `tidegate serve`, or set --url to the address of one";
+    let fix = "start a node with `tidegate serve`, or set --url to the address of one, with https, \
+               --ca and --client-cert where its listener has TLS";
     UserError::new(format!("{url}: {problem}"), fix).into()
 }
 

@@ -4,6 +4,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use tidegate_cluster::pki::{self, JoinToken};
 use tidegate_limiter::units::Span;
 use tokio::runtime;
@@ -75,6 +77,9 @@ Examples:
 
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
+/// One that replaces a revoked certificate begins in the second after, and `serve` refuses it until
+/// then.
+const NOT_YET_MAX: Duration = Duration::from_secs(5);
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     let files = Files::of(&args.dir);
@@ -145,7 +150,17 @@ async fn join(invitation: &Invitation, args: &Args, files: &Files) -> Result<Enr
     };
     // Files are written at the end of an attempt, so one that is given up leaves at most a key.
     let _ = tokio::time::timeout(args.wait.to_std(), again).await;
+    if let Ok(enrolled) = &joined {
+        tokio::time::sleep(until_valid(&enrolled.certificate).min(NOT_YET_MAX)).await;
+    }
     joined
+}
+
+/// How long the certificate is not valid yet by the clock of this machine.
+fn until_valid(pem: &str) -> Duration {
+    let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).ok();
+    let begins = certificate.and_then(|certificate| pki::begins_at(&certificate));
+    begins.unwrap_or_default().since(ca::now()).to_std()
 }
 
 fn text(args: &Args) -> Result<String, Failure> {

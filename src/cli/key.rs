@@ -113,7 +113,8 @@ Orders take effect at all nodes that can be reached within a second, and at the 
 can be; each is a line of the node's log. docs/operations.md says what they do not undo.
 
 Exit code: 0 done, and confirmed by all other members; 1 not confirmed by those that are named, or
-fewer hits given back than ordered; 2 not done.
+fewer hits given back than ordered; 2 not done, or no answer: a node that did not answer in time may
+still carry it out.
 
 Examples:
   tidegate key show demo user=alice
@@ -196,10 +197,15 @@ fn encoded(text: &str) -> PercentEncode<'_> {
     utf8_percent_encode(text, RESERVED)
 }
 
+/// In seconds where they are enough.
+fn rounded_up(millis: u64) -> String {
+    if millis < 1_000 { format!("{millis}ms") } else { duration(millis.div_ceil(1_000)) }
+}
+
 fn write_report(out: &mut dyn Write, paint: Paint, report: &KeyReport) -> io::Result<()> {
     write_owner(out, &report.owner)?;
     for LimitReport { limit, window_ms, remaining, reset_ms, .. } in &report.limits {
-        let (window, reset) = (Span::from_millis(*window_ms), Span::from_millis(*reset_ms));
+        let (window, reset) = (Span::from_millis(*window_ms), rounded_up(*reset_ms));
         writeln!(out, "{remaining} of {limit} in {window} left, all of it in {reset}")?;
     }
     if let Some(node) = &report.known_by {
@@ -216,7 +222,7 @@ fn write_report(out: &mut dyn Write, paint: Paint, report: &KeyReport) -> io::Re
         None => {}
         Some(0) => writeln!(out, "{}", paint.red("blocked by hand until it is unblocked"))?,
         Some(left) => {
-            let left = Span::from_millis(left);
+            let left = rounded_up(left);
             writeln!(out, "{}", paint.red(&format!("blocked by hand for another {left}")))?;
         }
     }

@@ -82,8 +82,9 @@ fn a_certificate_out_of_its_time_is_refused_with_its_date() {
     );
     assert_eq!(
         pki.refusal("n1", NOW.minus(Span::from_secs(1))),
-        "n1.pem: the certificate of node n1 is not valid before 2026-01-01; set this machine's \
-         clock, or renew it with `tidegate ca issue --dir . --node n1 --region eu --renew`",
+        "n1.pem: the certificate of node n1 is not valid before 2026-01-01 00:00:00 UTC; set \
+         this machine's clock, or renew it with `tidegate ca issue --dir . --node n1 --region eu \
+         --renew`",
     );
 }
 

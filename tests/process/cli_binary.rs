@@ -230,7 +230,8 @@ fn check_without_a_verdict_is_one_line_and_code_2() {
     let run = tidegate(&["check", "demo", "user=a", "--url", &format!("http://{closed}")]);
     let line = format!(
         "tidegate: http://{closed}/v1/check: connection refused; start a node with `tidegate \
-         serve`, or set --url to the address of one\n"
+         serve`, or set --url to the address of one, with https, --ca and \
+         --client-cert where its listener has TLS\n"
     );
     assert_eq!((run.code, run.stderr), (2, line));
 
@@ -366,8 +367,7 @@ fn drain_ends_with_what_was_handed_over() {
         (
             (ended, "{\"handed_over\":false,\"reason\":\"no progress\"}"),
             1,
-            "exited, but not all keys were handed over (no progress); they continue with the counts \
-             of their replicas",
+            "exited, but not all keys were handed over with their counts: no progress",
         ),
         (
             (ended, "{\"handed_over\":true,\"reason\":null,\"leaves_majority\":false}"),

@@ -4,10 +4,12 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use serde_json::Value;
-use tidegate_cluster::pki::JoinToken;
+use tidegate_cluster::pki::{self, JoinToken};
 use tidegate_testkit::http_client::{Http, check_body};
 use tidegate_testkit::ports;
 use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
@@ -120,6 +122,19 @@ async fn a_revoked_node_is_refused_by_all_and_its_keys_move() {
     refused(ca(&cluster.nodes[1], &["revoke", "--node", "n2"]), "ask another to revoke it");
     refused(ca(&cluster.nodes[1], &["revoke", "--node", "n44"]), "no node n44 is known here");
     succeeded(&ca(&cluster.nodes[1], &["revoke", "--node", "n55", "--unknown"]));
+    // A certificate that replaces a revoked one begins in the next second, which `join` waits for.
+    let at_once = cluster.dir.path().join("at-once");
+    succeeded(&join(&peer, &token(&cluster.nodes[0], &["--node", "n55"]), &at_once));
+    assert!(has_begun(&at_once.join("node.pem")));
+    // What is confirmed is on the disks, whatever dies next.
+    for number in 0..20 {
+        let name = format!("z{number}");
+        succeeded(&ca(&cluster.nodes[1], &["revoke", "--node", &name, "--unknown"]));
+        for node in &cluster.nodes {
+            let kept = fs::read_to_string(node.data_dir().join("revoked.json")).unwrap();
+            assert!(kept.contains(&format!("\"{name}\"")), "{}: {kept}", node.id);
+        }
+    }
     let began = Instant::now();
     let revoked = succeeded(&ca(&cluster.nodes[1], &["revoke", "--node", "n4", "--json"]));
     let revoked: Value = serde_json::from_str(&revoked).unwrap();
@@ -257,4 +272,12 @@ fn read(pki: &Path, name: &str) -> String {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |digits, byte| format!("{digits}{byte:02x}"))
+}
+
+/// Whether a certificate is valid by now.
+#[expect(clippy::disallowed_methods, reason = "the clock of the node that is to use it")]
+fn has_begun(certificate: &Path) -> bool {
+    let certificate = CertificateDer::from_pem_file(certificate).unwrap();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    pki::begins_at(&certificate).unwrap().as_secs() <= now.as_secs()
 }

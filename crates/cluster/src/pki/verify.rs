@@ -33,7 +33,7 @@ pub fn verify_peer(
                 format!("expired on {}", day(not_after))
             }
             webpki::Error::CertNotValidYet { not_before, .. } => {
-                format!("not valid before {}", day(not_before))
+                format!("not valid before {}", second(not_before))
             }
             other => format!("of an authority that is not in tls.ca ({other})"),
         }
@@ -93,7 +93,7 @@ impl Subject<'_> {
             }
             webpki::Error::CertNotValidYet { not_before, .. } => format!(
                 "is not valid before {}; set this machine's clock, or renew it with `{renew}`",
-                day(*not_before)
+                second(*not_before)
             ),
             other => return self.foreign(other),
         };
@@ -253,6 +253,18 @@ fn timestamp(time: UnixTime) -> Timestamp {
 
 fn day(time: UnixTime) -> String {
     utc_date(timestamp(time))
+}
+
+/// One that begins now may begin within this day.
+fn second(time: UnixTime) -> String {
+    utc_second(timestamp(time))
+}
+
+/// The second, as in `2026-11-20 09:30:00 UTC`.
+pub fn utc_second(at: Timestamp) -> String {
+    let at = OffsetDateTime::UNIX_EPOCH + Duration::from_secs(at.as_secs());
+    let (hour, minute, second) = at.to_hms();
+    format!("{} {hour:02}:{minute:02}:{second:02} UTC", at.date())
 }
 
 /// The UTC date, as in `2026-11-20`.
