@@ -126,6 +126,8 @@ pub struct Autopilot {
     joint: Option<(Epoch, Monotonic)>,
     /// Since when each home has had no member.
     absent: BTreeMap<String, Monotonic>,
+    /// Regions without a member of which the last one was evicted.
+    evicted: BTreeSet<String>,
     /// Homes to be struck off once they have no member, with the time of the order.
     lost: BTreeMap<String, Monotonic>,
     /// Regions that have copied to another one all counts of the keys that would move there.
@@ -158,6 +160,7 @@ impl Autopilot {
             gone: BTreeMap::new(),
             joint: None,
             absent: BTreeMap::new(),
+            evicted: BTreeSet::new(),
             lost: BTreeMap::new(),
             copied: BTreeSet::new(),
         }
@@ -251,6 +254,14 @@ impl Autopilot {
         self.forgets.retain(|id| state(id) == Some(MapState::Down));
         let age_max = self.settings.complaint_age;
         self.complaints.retain(|id, (at, _)| is_present_id(id) && now < at.plus(age_max));
+        let has_member = |region: &String| map.present().any(|member| member.zone == *region);
+        let is_evicted = |member: &&MapMember| {
+            let was = self.since.get(&member.id).map(|(was, _)| *was);
+            member.state == MapState::Down && was.is_some_and(|was| was != MapState::Down)
+        };
+        let evicted = map.members.iter().filter(is_evicted).map(|member| member.zone.clone());
+        self.evicted.extend(evicted);
+        self.evicted.retain(|region| !has_member(region));
         self.since.retain(|id, (was, _)| state(id) == Some(*was));
         for member in &map.members {
             self.since.entry(member.id).or_insert((member.state, now));
@@ -279,7 +290,6 @@ impl Autopilot {
             })
         };
         self.joins.retain(|_, request| !is_member(request));
-        let has_member = |region: &String| map.present().any(|member| member.zone == *region);
         let absent_max = self.settings.homes.as_ref().map_or(Span::ZERO, |rules| rules.absent_max);
         self.lost.retain(|region, ordered| {
             map.homes.contains(region) && now < ordered.plus(absent_max).plus(ORDER_AGE_MAX)
@@ -445,16 +455,19 @@ impl Autopilot {
         if !map.voters.is_majority(|voter| reported(voter) >= map.homes.changed_at) {
             return;
         }
-        let of = |region: &str, state: fn(MapState) -> bool| {
-            next.members.iter().any(|member| member.zone == region && state(member.state))
-        };
         let is_lost = |region: &String| {
             let is_over = |since: &Monotonic| now >= since.plus(rules.absent_max);
-            let is_gone = of(region, |state| state == MapState::Down)
+            // One that was evicted earlier says nothing of a member that left in order.
+            let is_now_evicted = |member: &MapMember| {
+                let is_down = |it: &MapMember| it.id == member.id && it.state == MapState::Down;
+                member.zone == *region && next.members.iter().any(is_down)
+            };
+            let is_gone = self.evicted.contains(region)
+                || map.present().any(is_now_evicted)
                 || self.absent.get(region).is_some_and(is_over);
             rules.fails_over && is_gone || self.lost.contains_key(region)
         };
-        let is_there = |region: &String| of(region, |state| state != MapState::Down);
+        let is_there = |region: &String| next.present().any(|member| member.zone == *region);
         let stays =
             |region: &String| map.homes.contains(region) && (is_there(region) || !is_lost(region));
         let staying: Vec<&String> = rules.regions.iter().filter(|it| stays(it)).collect();
@@ -1223,6 +1236,29 @@ mod tests {
         global.die("us-1");
         global.run(60 * SECOND);
         assert_eq!(global.homes(), "eu us", "the last one, and no majority, changes nothing");
+    }
+
+    /// Its next node is admitted after the one that leaves is removed.
+    #[test]
+    fn a_region_whose_member_leaves_in_order_stays_a_home_beside_one_that_was_evicted() {
+        let mut global = global(true);
+        global.join("eu-2", 1);
+        global.die("eu-1");
+        global.run(12 * SECOND);
+        let leave = |global: &mut Fixture, name: &str| {
+            let id = global.id(name);
+            global.drain(id);
+            global.autopilot.has_left(id);
+            global.run(SECOND);
+        };
+        leave(&mut global, "eu-2");
+        assert_eq!((global.present(), global.homes()), ("us-1 w-1".into(), "eu us".into()));
+        global.join("eu-3", 1);
+        global.run(SECOND);
+        assert_eq!((global.present(), global.homes()), ("eu-3 us-1 w-1".into(), "eu us".into()));
+        leave(&mut global, "eu-3");
+        global.run(12 * SECOND);
+        assert_eq!(global.homes(), "us", "none followed");
     }
 
     #[test]

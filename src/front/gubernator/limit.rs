@@ -198,6 +198,8 @@ fn read<'a>(
     let (limit, hits) = (narrow(request.limit).min(limit_max), bounded(request.hits));
     let size = if is_bucket && request.burst > 0 { narrow(request.burst) } else { limit };
     if duration.is_zero() {
+        // A bucket is never more than full.
+        let hits = if is_bucket { hits.max(Hits::PEEK) } else { hits };
         return Ok(Asked::Answer(uncounted(limit, size, hits, now)));
     }
     // Of what nodes hold of a leased limit none is given back that was not spent.
@@ -355,22 +357,19 @@ mod tests {
 
     use super::*;
 
+    const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+    const HOUR: i64 = 3_600_000;
+
+    fn of_ten(algorithm: gubernator::Algorithm, hits: i64, duration: i64) -> RateLimitReq {
+        let (name, unique_key) = ("name".to_owned(), "key".to_owned());
+        let (limit, algorithm) = (10, algorithm as i32);
+        let other = RateLimitReq::default();
+        RateLimitReq { name, unique_key, hits, limit, duration, algorithm, ..other }
+    }
+
     #[test]
     fn the_bucket_of_a_remembered_refusal_is_as_empty_as_it_was() {
-        const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
-        const HOUR: i64 = 3_600_000;
-        let (name, unique_key) = ("name".to_owned(), "key".to_owned());
-        let (hits, limit, duration) = (7, 10, HOUR);
-        let algorithm = gubernator::Algorithm::LeakyBucket as i32;
-        let seven = RateLimitReq {
-            name,
-            unique_key,
-            hits,
-            limit,
-            duration,
-            algorithm,
-            ..RateLimitReq::default()
-        };
+        let seven = of_ten(gubernator::Algorithm::LeakyBucket, 7, HOUR);
         let Asked::Check(_, shown) = asked(&seven, &Settings::default(), NOW) else {
             panic!("it needs a counter");
         };
@@ -388,5 +387,17 @@ mod tests {
         let source = VerdictSource::NegativeCache;
         let decided = CarriedVerdict { verdict, now: NOW, owner: None, source };
         assert_eq!(response(&shown, &decided).reset_time, millis(NOW) + HOUR);
+    }
+
+    #[test]
+    fn a_bucket_is_never_more_than_full_without_a_duration_too() {
+        use gubernator::Algorithm::{LeakyBucket, TokenBucket};
+        for (algorithm, remaining) in [(TokenBucket, 11), (LeakyBucket, 10)] {
+            let request = of_ten(algorithm, -1, 0);
+            let Asked::Answer(answer) = asked(&request, &Settings::default(), NOW) else {
+                panic!("it needs no counter");
+            };
+            assert_eq!(answer.remaining, remaining);
+        }
     }
 }

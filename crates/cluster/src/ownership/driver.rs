@@ -686,7 +686,7 @@ impl Driver {
             tracing::error!(
                 %peer,
                 "handing keys over without the counts that the next owner refuses: these keys are \
-                 counted anew; see tidegate_keys, tidegate_domain_full_total and \
+                 counted anew; see tidegate_store_keys, limits.domain_keys_max and \
                  tidegate_clock_skewed of the peer"
             );
         }
