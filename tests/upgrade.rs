@@ -5,6 +5,9 @@
 //! `scripts/check-long upgrade` builds both: this release with `tidegate_next_wire`, and an earlier
 //! commit.
 
+#![allow(clippy::print_stdout, reason = "what was measured belongs in the output of the test")]
+#![allow(clippy::disallowed_methods, reason = "what the script says")]
+
 use std::time::Duration;
 
 use tidegate_cluster::mesh::codec::VERSION;

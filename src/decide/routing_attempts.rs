@@ -28,13 +28,14 @@ use tidegate_limiter::policy::Scope;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::route::Topology;
 
-/// Most attempts for one verdict.
-pub(super) const ATTEMPTS_MAX: u32 = 64;
+/// Most attempts for one verdict: with some eight a round, as in two regions whose nodes name each
+/// other, a check with a long deadline waits for more than a second.
+pub(super) const ATTEMPTS_MAX: u32 = 256;
 /// Most named nodes that are tried in one round: two nodes that name each other must not keep a
 /// check busy.
 const REFERRALS_MAX: u32 = 4;
 /// The first wait, doubled each round up to [`PAUSE_MAX`]. A handoff takes a flush and a round
-/// trip; a check with a long deadline waits for more than a second within [`ATTEMPTS_MAX`].
+/// trip.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(64);
 
@@ -192,6 +193,20 @@ mod tests {
 
     fn routing_attempts() -> RoutingAttempts {
         RoutingAttempts::new(Scope::Region, token())
+    }
+
+    #[test]
+    fn a_range_that_nodes_of_two_regions_pass_on_is_waited_for() {
+        let topology = topology("a", &["a", "b", "c", "d"]);
+        let (mut attempts, mut waited) = (routing_attempts(), Duration::ZERO);
+        loop {
+            match attempts.next(&topology, || true) {
+                Next::Try(_) => attempts.not_owner(Some(id("e"))),
+                Next::Wait(pause) => waited += pause,
+                Next::GiveUp => break,
+            }
+        }
+        assert!((1..3).contains(&waited.as_secs()), "{waited:?}");
     }
 
     #[test]

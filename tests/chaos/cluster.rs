@@ -190,7 +190,7 @@ impl Cluster {
                 let seen = seen.map(|member| format!("{} {}", member.id, member.state.name()));
                 return Err(format!("{} sees {}", node.id, seen.collect::<Vec<_>>().join(", ")));
             }
-            let known = epochs.entry(status.node.region).or_insert(status.epoch.clone());
+            let known = epochs.entry(status.node.region).or_insert_with(|| status.epoch.clone());
             if *known != status.epoch {
                 return Err(format!("{} is at {}, others at {known}", node.id, status.epoch));
             }

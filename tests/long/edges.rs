@@ -187,7 +187,7 @@ async fn fifty_edges_cost_little_and_change_no_map() {
         }
         Ok(())
     };
-    let (_, took) = until("the cores have no edges", HANGS_AFTER, gone).await;
+    let ((), took) = until("the cores have no edges", HANGS_AFTER, gone).await;
     println!("all have left, the half that was killed after {took:.1?}");
     for core in &cluster.nodes {
         let after = core.map().await.unwrap();

@@ -62,6 +62,7 @@ const TWO: ClusterOptions<'_> = ClusterOptions {
     // On a busy machine a process may stand still for longer than the default.
     sets: &["cluster.deadline=1s", "cluster.global_deadline=2s", "node.threads=1"],
     has_disks: false,
+    has_drain_delay: false,
     regions: &[("eu", &["n1", "n2", "n3"]), ("us", &["m1", "m2"])],
 };
 const THREE: ClusterOptions<'_> = ClusterOptions {
@@ -213,7 +214,7 @@ fn checks(
     };
     let begin = begin + demand.after;
     assert!(Instant::now() < begin, "the machine is too slow");
-    std::thread::sleep(begin - Instant::now());
+    std::thread::sleep(begin.saturating_duration_since(Instant::now()));
     let mut checks = Vec::new();
     let result = clients
         .run(&run, |reply| {
@@ -262,6 +263,7 @@ fn by_window<'a>(
 /// The most that a limit was exceeded by, in hits: in a window, of a bucket in any stretch of time.
 /// A sliding window weighs the window before, so that two windows are looked at.
 fn excess(limit: Limit, loads: &[Vec<Check>]) -> i64 {
+    const GRID: u64 = 20_000_000;
     let all = || loads.iter().flatten();
     let signed = |hits: u64| i64::try_from(hits).unwrap();
     if !limit.is_bucket() {
@@ -269,7 +271,6 @@ fn excess(limit: Limit, loads: &[Vec<Check>]) -> i64 {
         let over = windows.values().map(|(certain, _)| signed(*certain) - signed(limit.hits));
         return over.max().unwrap_or(i64::MIN);
     }
-    const GRID: u64 = 20_000_000;
     let mut admitted: Vec<&Check> = all().filter(|check| check.is_admitted).collect();
     admitted.sort_by_key(|check| check.answered);
     let Some(first) = admitted.iter().map(|check| check.sent).min() else { return i64::MIN };

@@ -3,6 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what was measured belongs in the output of the test")]
+#![allow(clippy::disallowed_methods, reason = "clocks of the machine that is measured")]
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    reason = "figures of a report, and numbers of listeners"
+)]
 
 mod edges;
 mod far_regions;

@@ -93,7 +93,7 @@ fn cases() -> impl Iterator<Item = Case> {
 }
 
 impl Case {
-    fn name(&self) -> String {
+    fn name(self) -> String {
         let load = match self.load {
             Load::Burst => "burst",
             Load::Steady => "steady",
@@ -106,11 +106,11 @@ impl Case {
         format!("{load}/{}/{}{sliding}", self.mode, self.limit)
     }
 
-    fn key(&self) -> String {
+    fn key(self) -> String {
         key(self.mode, self.algorithm, self.limit)
     }
 
-    fn load_of(&self, key: u64) -> Run {
+    fn load_of(self, key: u64) -> Run {
         let limit = u64::from(self.limit);
         let lasts = Duration::from_secs(2) * self.limit / u32::try_from(PER_SECOND_MAX).unwrap();
         let lasts = End::After(LASTS.max(lasts));
@@ -126,7 +126,7 @@ impl Case {
         Run { keys: Keys::One(key), pace, end, spread: Spread::Even }
     }
 
-    fn run(&self, nodes: &Nodes, key: &str, clients: &mut Clients) -> Admitted {
+    fn run(self, nodes: &Nodes, key: &str, clients: &mut Clients) -> Admitted {
         let number = nodes.next_key();
         let owner = nodes.owner(key, number);
         wait_for_window(WINDOW, RESERVE);
@@ -157,7 +157,7 @@ impl Case {
         }
     }
 
-    fn row(&self, runs: &[Admitted]) -> Row {
+    fn row(self, runs: &[Admitted]) -> Row {
         let figure = |what, of: fn(&Admitted) -> f64| Figure::of(what, runs.iter().map(of));
         let ratio = figure("admitted / L", |run| run.ratio);
         let without_waiting = figure("without waiting %", |run| run.without_waiting);
@@ -204,7 +204,7 @@ impl Case {
     }
 
     /// How long a burst lasts.
-    fn lasts(&self) -> Duration {
+    fn lasts(self) -> Duration {
         let checks = u64::from(self.limit) * BURST_LIMITS;
         BURST.max(Duration::from_secs(checks) / u32::try_from(PER_SECOND_MAX).unwrap())
     }

@@ -13,6 +13,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed run panics")]
 #![allow(clippy::print_stdout, reason = "prints its results")]
 #![allow(clippy::print_stderr, reason = "prints progress")]
+#![allow(clippy::disallowed_methods, reason = "clocks of the machine that is measured")]
+#![allow(clippy::cast_precision_loss, reason = "figures of a report")]
 
 mod admitted;
 mod delay;

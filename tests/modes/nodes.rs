@@ -113,5 +113,5 @@ pub(crate) fn next_window(window: Duration) -> Instant {
 fn left_of(window: Duration) -> Duration {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let into = now.as_nanos() % window.as_nanos();
-    window - Duration::from_nanos(u64::try_from(into).unwrap())
+    window.saturating_sub(Duration::from_nanos(u64::try_from(into).unwrap()))
 }
