@@ -133,7 +133,8 @@ fn without_a_terminal_or_a_node_one_line_says_what_to_do() {
     let says = String::from_utf8_lossy(&run.stderr);
     let expected = format!(
         "tidegate: http://{closed}: connection refused; start a node with `tidegate serve`, or set \
-         --url to the address of one\n"
+         --url to the address of one, with https, --ca and --client-cert where its listener has \
+         TLS\n"
     );
     assert_eq!((run.status.code(), &*says), (Some(2), &*expected));
 }
