@@ -115,7 +115,8 @@ impl Revocations {
         self.changes.subscribe()
     }
 
-    /// The first so many changes are on the disk, and others will be.
+    /// The first `changes` changes are on the disk. Called first with 0 by a node that writes them
+    /// at all, and then after each write.
     pub fn set_kept(&self, changes: u64) {
         self.kept.send_replace(Some(changes));
     }

@@ -46,7 +46,8 @@ pub(super) enum Slots {
     Further,
 }
 
-/// The slots of all shards. Threads that ask at the same time may exceed its bounds by one each.
+/// The slots of all shards. Threads that ask at the same time may each exceed its bounds by what
+/// they add.
 #[derive(Debug)]
 pub(super) struct InStore {
     reservations: AtomicUsize,
@@ -67,7 +68,7 @@ impl Occupancy {
         Self { reservations: 0, in_store: in_store.clone() }
     }
 
-    /// What an empty store has instead, with at most so many counters of a domain; 0 is no bound.
+    /// Counts for an empty store with at most `most` counters of each domain; 0 means no bound.
     pub(super) fn with_domain_keys(&self, most: usize) -> Arc<InStore> {
         Arc::new(self.in_store.with_domain_keys(most))
     }
@@ -139,8 +140,8 @@ impl InStore {
         Self { reservations: AtomicUsize::new(0), reservations_max, domains: None }
     }
 
-    /// That of an empty store with the same bounds, but at most so many counters of a domain; 0 is
-    /// no bound.
+    /// Counts for an empty store: the same bound for reservations, and at most `most` counters of
+    /// each domain; 0 means no bound.
     pub(super) fn with_domain_keys(&self, most: usize) -> Self {
         let counters = || Box::new([const { AtomicU32::new(0) }; DOMAINS]);
         let domains = (most > 0).then(|| Domains { counters: counters(), most });
