@@ -165,7 +165,7 @@ pub(super) fn write_reached(
     }
     let down = reached.down.iter().map(|node| format!("{node} (down)"));
     let others: Vec<String> = reached.missed.iter().cloned().chain(down).collect();
-    let text = format!("not confirmed by {}: sent as soon as it can be", others.join(", "));
+    let text = format!("not confirmed by {}: sent again until it is", others.join(", "));
     writeln!(out, "{}", paint.red(&text))
 }
 

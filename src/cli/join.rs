@@ -107,7 +107,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// `None` if the folder has a certificate and its key, and these are good enough.
+/// `None` if the folder has what a join writes, and its certificate has not expired.
 fn invitation(args: &Args, files: &Files) -> Result<Option<Invitation>, Failure> {
     let pair = files.pair();
     pair.complete()?;
@@ -125,7 +125,8 @@ fn invitation(args: &Args, files: &Files) -> Result<Option<Invitation>, Failure>
             signers: args.signer.clone(),
         }));
     }
-    if pair.belong_together() {
+    let has_others = files.ca.exists() && files.secret.exists();
+    if has_others && pair.belong_together() && !pair.has_expired(ca::now()) {
         if args.if_needed {
             return Ok(None);
         }
@@ -136,7 +137,7 @@ fn invitation(args: &Args, files: &Files) -> Result<Option<Invitation>, Failure>
     let token: JoinToken = text(args)?.parse().map_err(|error: pki::NotAToken| {
         UserError::new(error.to_string(), "give the whole line that it printed")
     })?;
-    // A certificate without its key is of no use, and is replaced.
+    // A certificate that has expired, or is without its key, is of no use, and is replaced.
     Ok(Some(token.into()))
 }
 
@@ -190,6 +191,7 @@ mod tests {
     use std::path::Path;
 
     use tidegate_cluster::pki::{Bearer, Overwrite, Validity};
+    use tidegate_limiter::units::Timestamp;
 
     use super::*;
 
@@ -230,6 +232,14 @@ mod tests {
         fs::write(&files.key, of("n2.key")).unwrap();
         assert!(is_needed(), "it is the key of another certificate");
         fs::write(&files.key, of("n1.key")).unwrap();
+        assert!(is_needed(), "there is no authority");
+        fs::write(&files.ca, of("ca.pem")).unwrap();
+        fs::write(&files.secret, of("cluster.secret")).unwrap();
         assert!(!is_needed());
+        let past = Validity { not_before: Timestamp::EPOCH, not_after: now.minus(pki::BACKDATED) };
+        pki::issue(dir.path(), Bearer::core("n3", "eu"), past, Overwrite::Never).unwrap();
+        fs::write(&files.cert, of("n3.pem")).unwrap();
+        fs::write(&files.key, of("n3.key")).unwrap();
+        assert!(is_needed(), "it has expired");
     }
 }

@@ -47,7 +47,7 @@ pub(super) enum Command {
         #[command(flatten)]
         key: KeyArgs,
         /// For how long, such as 10m [default: until it is unblocked]
-        #[arg(long = "for", value_name = "DURATION")]
+        #[arg(long = "for", value_name = "DURATION", value_parser = lasting)]
         span: Option<Span>,
         #[command(flatten)]
         common: Common,
@@ -191,6 +191,12 @@ impl Counter {
         }
         query
     }
+}
+
+fn lasting(text: &str) -> Result<Span, String> {
+    let span: Option<Span> = text.parse().ok();
+    span.filter(|span| *span > Span::ZERO)
+        .ok_or_else(|| format!("{text:?} is no duration above 0 such as 10m"))
 }
 
 fn encoded(text: &str) -> PercentEncode<'_> {

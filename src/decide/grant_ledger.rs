@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_limiter::engine::grant::{Mark, Outstanding, Refunded};
+use tidegate_limiter::quota::Quota;
 use tidegate_limiter::store::{Counter, Granted, KeyHash};
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::{Generation, NodeId};
@@ -74,6 +75,8 @@ struct Entry {
     id: u64,
     hits: u32,
     marks: SmallVec<[Mark; 1]>,
+    /// When no hit of it passes any more.
+    ends: Timestamp,
     kept_until: Timestamp,
     is_recalled: bool,
     /// The limit was reset after it was made.
@@ -122,9 +125,10 @@ impl GrantLedger {
         let Shard { keys, sweep } = &mut *shard;
         if let Some(of_key) = keys.get_mut(&key) {
             of_key.is_refused |= charged.is_refused;
-            let taken = charged.refunded.iter().map(|it| it.taken);
-            for (at, taken) in taken.enumerate() {
-                of_key.lower_marks(at, counters, taken);
+            for (counter, (at, refunded)) in
+                counters.iter().zip(charged.refunded.iter().enumerate())
+            {
+                of_key.refunded(at, &counter.quota, refunded.taken, now);
             }
         }
         if let (Some(Granted { hits, term, marks }), Some((holder, id))) = (&charged.granted, to) {
@@ -133,6 +137,7 @@ impl GrantLedger {
                 id,
                 hits: *hits,
                 marks: marks.clone(),
+                ends: now.plus(*term),
                 kept_until: now.plus(*term).plus(*term),
                 is_recalled: false,
                 is_before_reset: false,
@@ -206,7 +211,7 @@ impl GrantLedger {
         of_key.spent_before_reset += entry.spent_before_reset(unspent);
         let taken = settle(&entry.marks, of_key.granted_until, unspent.min(entry.hits));
         for at in 0..counters.len() {
-            of_key.lower_marks(at, counters, taken.into());
+            of_key.lower_marks(at, counters, taken);
         }
         let ends_refusals = taken > 0 && std::mem::take(&mut of_key.is_refused);
         TakenBack { hits: taken, ends_refusals }
@@ -329,12 +334,23 @@ impl OfKey {
         counters.iter().enumerate().map(of_counter).collect()
     }
 
-    /// Hits of the counter at this position are not counted any more.
-    fn lower_marks(&mut self, at: usize, counters: &[Counter], taken: u64) {
+    /// Hits of another grant of the counter at this position were given back.
+    fn lower_marks(&mut self, at: usize, counters: &[Counter], taken: u32) {
         let Some(counter) = counters.get(at) else { return };
-        let taken = u32::try_from(taken).unwrap_or(u32::MAX);
         for mark in self.entries.iter_mut().filter_map(|entry| entry.marks.get_mut(at)) {
             mark.lower(&counter.quota, taken);
+        }
+    }
+
+    /// A refund took hits of the counter at this position.
+    fn refunded(&mut self, at: usize, quota: &Quota, taken: u64, now: Timestamp) {
+        let is_open = |entry: &&Entry| entry.ends > now;
+        let hits = self.entries.iter().filter(is_open).map(|entry| u64::from(entry.hits)).sum();
+        let open = Outstanding { hits, until: self.granted_until };
+        for entry in &mut self.entries {
+            if let Some(mark) = entry.marks.get_mut(at) {
+                mark.refunded(quota, taken, (entry.ends > now).then_some(open), now);
+            }
         }
     }
 }

@@ -21,7 +21,7 @@
 //! keeps 16 for later. When the node has given six back, it takes the other ten.
 //!
 //! Where the map changes while a refund waits, other owners may have made grants again, and it
-//! waits once more. It ends with the window, or with the ownership of the key.
+//! waits once more; and so where another refund has taken what it waited for. It ends with the window, or with the ownership of the key.
 //!
 //! **Bound.** [`WAITING_MAX`](super::waiting_refunds::WAITING_MAX) refunds wait at an owner; of
 //! others the rest is lost, which refuses early.
@@ -164,6 +164,29 @@ impl Decider {
         });
     }
 
+    /// A refund that has waited could not take this of the counter at this position either: a later
+    /// one has taken what was accounted for, and the rest is of newer grants.
+    fn refund_again(&self, limits: &Limits, at: usize, refunded: Refunded, now: Timestamp) {
+        let Shared { grant_ledger, waiting_refunds, .. } = &*self.shared;
+        let (Some(key), Some(counter)) = (limits.key(), limits.counters.get(at)) else { return };
+        let before_reset = grant_ledger.may_be_spent_before_reset(key);
+        let left_max = refunded.left_max.saturating_sub(before_reset);
+        let hits = waiting_refunds.add(counter.key, Refunded { left_max, ..refunded });
+        let place = if hits > 0 { waiting_refunds.place() } else { None };
+        let Some(place) = place else {
+            waiting_refunds.take(counter.key, hits);
+            return;
+        };
+        let (counter, ends) = (counter.key, self.end_of_window(counter, now));
+        let (unknown, _) = self.unknown_grants(limits.scope, now);
+        self.when_grants_have_ended(limits, unknown, now, place, move |decider, limits, then| {
+            let hits = decider.shared.waiting_refunds.take(counter, hits);
+            if hits > 0 && then < ends {
+                decider.refund_counter(limits, at, hits, then);
+            }
+        });
+    }
+
     /// A carried limit was reset by its owner, and this is what could be taken of it. What other
     /// nodes hold is asked back, and what they have spent is taken when that is known. Hits that
     /// they spend while the reset is on its way count as before it.
@@ -279,8 +302,10 @@ impl Decider {
             let (granted, refunded) = (None, leased.refunded);
             Some(Charged { result: (), is_refused: false, granted, refunded })
         });
-        if charged.is_some() {
-            self.announce_refund(*scope, counters, hits);
+        let Some(charged) = charged else { return };
+        self.announce_refund(*scope, counters, hits);
+        if let Some(refunded) = charged.refunded.get(at).filter(|refunded| refunded.left > 0) {
+            self.refund_again(limits, at, *refunded, now);
         }
     }
 }

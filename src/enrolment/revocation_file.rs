@@ -46,7 +46,7 @@ pub fn load(folder: &Path, revocations: &Revocations, now: Timestamp) -> Result<
 /// Writes every change to `folder`, until `stop`.
 pub async fn keep(folder: PathBuf, revocations: Arc<Revocations>, stop: CancellationToken) {
     let mut changes = revocations.changes();
-    let mut kept = None;
+    let (mut kept, mut is_said) = (None, false);
     loop {
         let change = *changes.borrow_and_update();
         if kept == Some(change) {
@@ -65,13 +65,19 @@ pub async fn keep(folder: PathBuf, revocations: Arc<Revocations>, stop: Cancella
             Ok(()) => {
                 revocations.set_kept(change);
                 kept = Some(change);
+                if std::mem::take(&mut is_said) {
+                    tracing::info!("the revocations are in node.data_dir again");
+                }
             }
             Err(error) => {
-                tracing::error!(
-                    %error,
-                    "failed to write the revocations to node.data_dir; after a restart this node \
-                     accepts what is revoked until it has heard of it from a peer"
-                );
+                if !std::mem::replace(&mut is_said, true) {
+                    tracing::error!(
+                        %error,
+                        "failed to write the revocations to node.data_dir, and trying again; \
+                         meanwhile this node confirms none, and after a restart it accepts what \
+                         is revoked until it has heard of it from a peer"
+                    );
+                }
                 if stop.run_until_cancelled(sleep(RETRY)).await.is_none() {
                     return;
                 }

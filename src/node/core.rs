@@ -30,6 +30,7 @@ use tidegate_limiter::engine::AHEAD_MAX;
 use tidegate_limiter::policy;
 use tidegate_limiter::store::{KeyHasher, Store};
 use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_ownership::Epoch;
 use tidegate_ownership::autopilot::{HomeRules, Settings};
 use tidegate_ownership::cluster_map::{self, ClusterMap, HomeRegions, MapMember, MapState};
 use tidegate_ownership::identity::{Generation, NodeId};
@@ -45,7 +46,9 @@ use super::durable;
 use super::edge::Edge;
 use super::error::Failed;
 use super::handover::{self, GivenUp, Left, Limits};
-use super::join::{Joined, until_agreed, until_joined, until_member, until_settled};
+use super::join::{
+    Joined, until_agreed, until_joined, until_member, until_region_lease, until_settled,
+};
 use super::own_report::OwnReport;
 use super::service::PeerService;
 use super::skew::Skew;
@@ -474,14 +477,17 @@ impl Core {
             running.spawn(global.membership.clone().run(stop.clone()));
             running.spawn(global.clone().run(stop.clone()));
         }
-        running.spawn(join(joined.clone(), self.time.clone(), stop.clone()));
+        let ownership = self.ownership.clone();
+        running.spawn(join(joined.clone(), self.time.clone(), ownership, stop.clone()));
         let (mesh, membership) = (joined.mesh.clone(), joined.membership.clone());
         let (driver, region) =
             (joined.ownership_driver.clone(), self.topology.load().region.clone());
         running.spawn(self.time.clone().run(mesh, membership, driver, region, stop.clone()));
         let Joined { mesh, gossip, synchroniser, ownership_driver, replicator, .. } = joined;
         let (driver_mesh, driver_stop) = (mesh.clone(), stop.clone());
-        let copies = replicator.clone();
+        let (copies, strays) = (replicator.clone(), replicator.clone());
+        let (settled, strays_stop) = (settled(&ownership_driver, &gossip), stop.clone());
+        running.spawn(async move { strays.run_stray_copies(settled, strays_stop).await });
         running.spawn(async move { ownership_driver.run(driver_mesh, copies, driver_stop).await });
         // The last rounds of synchronisation and replication need the mesh, so the mesh stops after
         // them.
@@ -723,9 +729,10 @@ fn random(environment: &Environment) -> Result<u128, UserError> {
 }
 
 /// Lets this node own keys once it knows the members and their clocks.
-async fn join(joined: Joined, time: Arc<ClockSync>, stop: CancellationToken) {
+async fn join(joined: Joined, time: Arc<ClockSync>, ownership: Ownership, stop: CancellationToken) {
     let joins = async {
         until_joined(&joined, &time).await;
+        until_region_lease(&joined, &ownership).await;
         joined.membership.seek();
         if until_member(&joined).await {
             until_settled(&joined).await;
@@ -784,7 +791,18 @@ async fn expire(store: Arc<Store>, clock: Arc<dyn Clock>, stop: CancellationToke
     }
 }
 
-/// Tells other regions whether this node has a lease. A lease that is lost for a moment is no news.
+/// The epoch of the map by which every member of the region has what it owns and reaches all others.
+fn settled(driver: &Arc<Driver>, gossip: &Arc<Gossip>) -> impl Fn() -> Option<Epoch> + use<> {
+    let (driver, gossip) = (driver.clone(), gossip.clone());
+    move || {
+        let topology = driver.topology();
+        let others = topology.ring()?.nodes().filter(|id| **id != topology.me);
+        driver.settled_epoch().filter(|_| gossip.do_reach_all(others))
+    }
+}
+
+/// Tells other nodes whether this one has a lease, and whether it reaches all of its region. A lease
+/// that is lost for a moment is no news.
 async fn publish_lease(joined: Joined, ownership: Ownership, stop: CancellationToken) {
     let mut looks = joined.mesh.ticks.every(LEASE_LOOK_INTERVAL);
     let (mut published, mut looks_without) = (true, 0);
@@ -800,6 +818,7 @@ async fn publish_lease(joined: Joined, ownership: Ownership, stop: CancellationT
             published = has_lease;
             joined.gossip.publish(|own| own.has_lease = has_lease);
         }
+        joined.gossip.publish_reach(joined.replicator.reaches_all());
     }
 }
 

@@ -14,7 +14,7 @@ use tidegate_cluster::global::Global;
 use tidegate_cluster::gossip::Gossip;
 use tidegate_cluster::membership::Membership;
 use tidegate_cluster::mesh::Mesh;
-use tidegate_cluster::ownership::Driver;
+use tidegate_cluster::ownership::{Driver, Ownership};
 use tidegate_cluster::replication::Replicator;
 use tidegate_cluster::sync::Synchroniser;
 use tidegate_ownership::Epoch;
@@ -47,6 +47,8 @@ pub struct Joined {
 const INTERVAL: Duration = Duration::from_millis(20);
 /// How long a node without peers waits for one before it goes on with its own clock.
 const COMPARE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a node waits for the lease of its region before it asks to join.
+const REGION_LEASE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a node that knows its cluster waits to be admitted before it opens its listeners.
 const STRANDED_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a node that finds no cluster says so.
@@ -70,6 +72,26 @@ pub(super) async fn until_joined(joined: &Joined, time: &ClockSync) {
             return;
         }
     }
+}
+
+/// Waits until this node may decide the global keys that are at home in its region: the owners hand
+/// their ranges over to a member that has restarted, which could decide none of these before. For
+/// [`REGION_LEASE_TIMEOUT`] at most, as the regions may not be able to agree. Cancel-safe.
+pub(super) async fn until_region_lease(joined: &Joined, ownership: &Ownership) {
+    let Some(global) = &joined.global else { return };
+    let region = joined.ownership_driver.topology().region.clone();
+    let maps = global.membership.maps();
+    let is_no_home = || {
+        let map = maps.borrow();
+        map.epoch > Epoch(0) && !map.homes.contains(&region)
+    };
+    let granted = async {
+        let mut ticks = tokio::time::interval(INTERVAL);
+        while !ownership.may_hold_global_keys() && !is_no_home() {
+            ticks.tick().await;
+        }
+    };
+    let _ = tokio::time::timeout(REGION_LEASE_TIMEOUT, granted).await;
 }
 
 /// Waits until the node is a member, or has waited long enough to know that it cannot become one.

@@ -342,6 +342,7 @@ fn replication(joined: &Joined, readings: &mut Readings) {
         ("sent", read(&counters.sent)),
         ("received", read(&counters.received)),
         ("repaired", read(&counters.repaired)),
+        ("dropped", read(&counters.dropped)),
     ];
     readings.add_each(names::REPLICATION_KEYS, "outcome", keys);
     readings.add(names::REPLICATION_FAILED, read(&counters.failed));

@@ -182,7 +182,8 @@ pub const SYNC_ACTORS_REFUSED: Metric = counter(
 
 pub const REPLICATION_KEYS: Metric = counter(
     "replication_keys",
-    "Strict keys sent to other nodes, received from them, repaired at a replica",
+    "Strict keys sent to other nodes, received from them, repaired at a replica, and dropped here \
+     because their ranges have moved",
 );
 pub const REPLICATION_FAILED: Metric =
     counter("replication_failed", "Replication messages without an answer; they are sent again");

@@ -115,7 +115,7 @@ impl File {
         })
     }
 
-    /// Removes `expired`, then writes `changes`, counted until `now`, in one transaction. A counter
+    /// Removes `removed`, then writes `changes`, counted until `now`, in one transaction. A counter
     /// larger than any that a node keeps is skipped, so that one key does not block the others.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ impl File {
     /// because redb accepts no other write.
     pub(super) fn write(
         &self,
-        expired: &[KeyHash],
+        removed: &[KeyHash],
         changes: impl Iterator<Item = StoredCounter>,
         now: Timestamp,
     ) -> Result<Written, Error> {
@@ -133,7 +133,7 @@ impl File {
             let mut written = Written { keys: 0, changes: 0 };
             {
                 let mut table = transaction.open_table(COUNTS)?;
-                for key in expired {
+                for key in removed {
                     table.remove(record::encode_key(*key))?;
                 }
                 for counter in changes {

@@ -16,8 +16,9 @@
 //! Example: a weekly quota of 10,000 of which 6,000 were used at a power failure, at ten a second:
 //! it restarts between 5,970 and 6,000, never at 0.
 //!
-//! **Bound.** The file holds a counter until it expires: at most `limits.keys_max`, and those that
-//! other nodes have taken over meanwhile. 60 to 80 bytes each, and 16 more per hit of a log.
+//! **Bound.** The file holds a counter until it expires, or the node drops it because others hold
+//! it: at most `limits.keys_max`, and a few that were dropped in the last round. 60 to 80 bytes
+//! each, and 16 more per hit of a log.
 //!
 //! - `record` is the encoding of one counter, `origin` says whose counters a file holds: both pure.
 //! - `file` is the redb database, `disk` its location.

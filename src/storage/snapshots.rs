@@ -231,8 +231,8 @@ impl Snapshots {
         }
     }
 
-    /// Writes the counters that changed since the last round, and removes some expired ones.
-    /// Returns whether there is more to write: a round is bounded.
+    /// Writes the counters that changed since the last round, and removes some expired ones and
+    /// those that the store has dropped. Returns whether there is more to write: a round is bounded.
     pub fn round(&self, store: &Store, now: Timestamp) -> bool {
         let mut progress = self.progress.lock();
         if matches!(progress.access, Access::Never) {
@@ -283,8 +283,10 @@ impl Snapshots {
                 file
             }
         };
-        let Expired { keys: expired, next: swept } =
+        let Expired { keys: mut removed, next: swept } =
             file.expired(progress.swept, now, SWEEP_KEYS)?;
+        let dropped = store.take_dropped();
+        removed.extend(&dropped);
         let mut round = Round {
             store,
             all: progress.all,
@@ -294,10 +296,11 @@ impl Snapshots {
             taken: Vec::new(),
         };
         let mut changes = round.by_ref().peekable();
-        let is_idle = expired.is_empty() && changes.peek().is_none();
-        let written = if is_idle { Ok(None) } else { file.write(&expired, changes, now).map(Some) };
+        let is_idle = removed.is_empty() && changes.peek().is_none();
+        let written = if is_idle { Ok(None) } else { file.write(&removed, changes, now).map(Some) };
         let Round { taken, next, .. } = round;
         if written.is_err() {
+            store.enqueue_dropped(dropped);
             for key in taken {
                 store.enqueue_snapshot(key);
             }

@@ -218,6 +218,29 @@ async fn a_refund_makes_room_for_what_was_admitted_and_no_more() {
     is_accounted_for(&nodes).await;
 }
 
+/// Each waits for hits that are granted when it comes. A later one may take what an earlier one
+/// waits for, and then that waits for what was granted since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refunds_that_follow_each_other_are_all_taken() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, patient).await;
+    let value = value_of(&nodes[0], "fixed", "b");
+    for round in 0..30 {
+        let at = [0, 2][round % 2];
+        assert_eq!(burst(&nodes[at..=at], "fixed", &value, 10).await.all, 10);
+        assert!(nodes[round % 3].check_hits("fixed", &value, -10).await.allowed);
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    }
+    let end = tokio::time::Instant::now() + TIMEOUT;
+    loop {
+        let left = remaining(&nodes[1].check_hits("fixed", &value, 0).await) as usize;
+        if left == LIMIT {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < end, "{left} of {LIMIT} are left");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 /// Of a refund of more than was admitted nothing is there before it was spent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_granted_and_not_spent_is_not_refunded() {

@@ -78,7 +78,8 @@ fn a_certificate_out_of_its_time_is_refused_with_its_date() {
     assert_eq!(
         pki.refusal("n1", NOW.plus(DAY).plus(Span::from_secs(1))),
         "n1.pem: the certificate of node n1 expired on 2026-01-02; renew it with `tidegate ca issue \
-         --dir . --node n1 --region eu --renew`",
+         --dir . --node n1 --region eu --renew`, or, if it has joined with a token, with `tidegate \
+         join` and a new one",
     );
     assert_eq!(
         pki.refusal("n1", NOW.minus(Span::from_secs(1))),

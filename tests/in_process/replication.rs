@@ -20,7 +20,7 @@ use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::ranges::Ranges;
 use tidegate_ownership::{HandoffReply, MemberId};
 use tidegate_testkit::certificates::{authority, identity};
-use tidegate_testkit::in_process::{Node, NodeOptions, cluster, settled};
+use tidegate_testkit::in_process::{Node, NodeOptions, cluster, cluster_under, settled};
 use tidegate_testkit::relay::{Link, Relay};
 use tidegate_testkit::wait::{eventually, until};
 use tokio::time::Instant;
@@ -66,6 +66,54 @@ async fn what_an_owner_counted_is_at_its_replica_and_nowhere_else() {
     }
     for node in &nodes {
         eventually("nothing waits", TIMEOUT, || replicator(node).lag().is_zero()).await;
+    }
+}
+
+/// With windows of a day each change of the members would leave further copies of all keys.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_of_keys_that_have_moved_are_dropped_and_no_others() {
+    let authority = authority();
+    let names = [("a", "eu"), ("b", "eu"), ("c", "eu")];
+    let mut nodes = cluster_under(&authority, &names, RULES, |_| {}).await;
+    let values: Vec<String> = (0..60).map(|n| n.to_string()).collect();
+    for value in &values {
+        assert!(nodes[0].check_hits("plain", value, 7).await.allowed);
+    }
+    let (seeds, id) = ([nodes[0].addr()], "d");
+    let identity = identity(&authority, &authority, id, "eu");
+    let options =
+        NodeOptions { id, region: "eu", seeds: &seeds, identity, rules: RULES, change: |_| {} };
+    nodes.push(Node::start(options).await);
+    settled(&nodes.iter().collect::<Vec<_>>()).await;
+    let topology = nodes[0].core.topology.load_full();
+    let holds = |node: &Node, value: &str| held(node, "plain", value).is_some();
+    let should_hold = |node: &Node, value: &str| {
+        let token = token(node, "plain", value);
+        topology.region_ring("eu").unwrap().replicas(token, 1).contains(&&id_of(node))
+    };
+    let all_pairs = || nodes.iter().flat_map(|node| values.iter().map(move |it| (node, it)));
+    eventually("the owners and replicas have all counts", TIMEOUT, || {
+        all_pairs().all(|(node, value)| holds(node, value) || !should_hold(node, value))
+    })
+    .await;
+    let strays =
+        || all_pairs().filter(|(node, value)| holds(node, value) && !should_hold(node, value));
+    let before = strays().count() as u64;
+    assert!(before > 0, "no key has moved");
+    let mut dropped = 0;
+    let deadline = Instant::now() + TIMEOUT;
+    while dropped < before && Instant::now() < deadline {
+        for node in &nodes {
+            let settled = || node.joined().ownership_driver.settled_epoch();
+            dropped += replicator(node).drop_stray_copies(settled, Duration::ZERO).await;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!((dropped, strays().count()), (before, 0));
+    assert!(all_pairs().all(|(node, value)| holds(node, value) == should_hold(node, value)));
+    for value in &values {
+        let answer = nodes[0].check_hits("plain", value, 0).await;
+        assert_eq!(answer.statuses[0].verdicts[0].remaining, 93, "{value}");
     }
 }
 

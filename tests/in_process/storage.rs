@@ -155,6 +155,37 @@ fn what_expired_leaves_the_file() {
     assert_eq!(held(&store).len(), 1);
 }
 
+/// A node that starts again would load it, and may have no room for what it is to own then.
+#[test]
+fn what_the_store_has_dropped_leaves_the_file_and_may_come_back() {
+    let disk = FullDisk::default();
+    let origin = origin(Secret::Shared(7));
+    let (snapshots, _) = Snapshots::open(Box::new(disk.clone()), origin.clone(), NOW);
+    let store = new_store(100_000);
+    snapshots.load(&store, NOW);
+    for name in 0..500 {
+        store.check(&[day(name)], Hits::ONE, NOW);
+    }
+    snapshots.round(&store, NOW);
+    let again = store.get(day(7).key, NOW).unwrap();
+    for name in 0..100 {
+        assert!(store.drop_copy(day(name).key, |_, _| true));
+    }
+    disk.full.store(true, Ordering::Relaxed);
+    snapshots.round(&store, NOW);
+    assert_eq!((store.dropped(), snapshots.status().keys), (100, 500), "it is not forgotten");
+    disk.full.store(false, Ordering::Relaxed);
+    store.merge(again, NOW);
+    snapshots.round(&store, NOW);
+    assert_eq!((store.dropped(), snapshots.status().keys), (0, 401));
+    drop(snapshots);
+
+    let restarted = new_store(100_000);
+    Snapshots::open(Box::new(disk), origin, NOW).0.load(&restarted, NOW);
+    assert_eq!(held(&restarted), held(&store));
+    assert_eq!(used(&restarted, 7), 1);
+}
+
 #[test]
 fn what_other_starts_counted_is_joined_and_nothing_counts_twice() {
     let folder = tempfile::tempdir().unwrap();

@@ -115,6 +115,37 @@ fn nodes_without_disks_that_restart_as_they_become_ready_leave_the_regions_a_maj
     });
 }
 
+/// A node gets its ranges back as soon as it is a member. It has the lease of its region by then,
+/// which is renewed less often than a check waits.
+#[test]
+fn every_global_key_is_decided_while_a_node_restarts() {
+    network::run(|_network| async move {
+        let sets = &[
+            "cluster.deadline=1s",
+            "cluster.global_deadline=500ms",
+            "cluster.regions=eu,us",
+            "global.founders=n1,m1,w1",
+            "global.lease=5s",
+        ];
+        let mut cluster = Cluster::start(TIDEGATE, ClusterOptions { sets, ..REGIONS }).await;
+        every_key_is_decided(&cluster, &[0, 3]).await;
+        cluster.nodes[1].terminate();
+        assert_eq!(cluster.nodes[1].exit_code(TIMEOUT).await, Some(0));
+        cluster.nodes[1].start();
+        let (mut round, mut ready_rounds) = (0, 0);
+        while ready_rounds < 20 {
+            for key in keys(&format!("round-{round}")) {
+                for index in [0, 3] {
+                    let count = cluster.admitted(&[index], "quota", "user", &key, 1).await;
+                    assert_eq!(count, 1, "{key} at {index}, {ready_rounds} rounds after it");
+                }
+            }
+            round += 1;
+            ready_rounds += i32::from(cluster.nodes[1].is_ready().await == Ok(true));
+        }
+    });
+}
+
 /// The region that returns reaches the witness, but not the one that decides its keys: it is no
 /// home before it has the counts. Nor does it matter that one of its nodes dies as they arrive.
 #[test]

@@ -19,6 +19,8 @@ use crate::agreed_membership::{LIMIT, QUOTA, admitted, keys, new_keys, opens_wit
 
 /// Three times what a node waits for its peers before it gives up.
 const RESTARTED_FOR: Duration = Duration::from_secs(15);
+/// Longer than a cluster rests before copies are dropped, and than these are unchanged.
+const DROPPED_AFTER: Duration = Duration::from_secs(40);
 /// The states of an evicted node; the second if it votes.
 const GONE: [MapMemberState; 2] = [MapMemberState::Down, MapMemberState::Lost];
 
@@ -30,6 +32,29 @@ fn a_node_that_restarts_in_a_partition_decides_nothing() {
 #[test]
 fn a_node_without_a_disk_that_restarts_in_a_partition_decides_nothing() {
     network::run(|network| restarts_in_a_partition(network, false));
+}
+
+/// While n1 and n2 do not reach each other, others stand in for them as replicas. These reach all
+/// nodes, and would drop what they are no replicas of, and with it the only other copy.
+#[test]
+fn a_copy_of_a_stand_in_stays_as_long_as_any_two_nodes_do_not_reach_each_other() {
+    network::run(|network| async move {
+        let options = ClusterOptions { nodes: &["n1", "n2", "n3", "n4"], ..QUOTA };
+        let mut cluster = Cluster::start(TIDEGATE, options).await;
+        let meshes: Vec<_> = cluster.nodes.iter().map(|node| node.mesh).collect();
+        network.split(&[&meshes[..1], &meshes[1..2]]);
+        let keys: Vec<String> = (0..40).map(|number| format!("user-{number}")).collect();
+        for key in &keys {
+            let half = cluster.admitted(&[2, 3], "quota", "user", key, LIMIT / 2).await;
+            assert_eq!(half, LIMIT / 2, "{key}");
+        }
+        tokio::time::sleep(DROPPED_AFTER).await;
+        cluster.nodes[0].kill();
+        gone_from(&cluster.nodes[2..], "n1").await;
+        let fresh = new_keys("fresh");
+        assert_eq!(admitted(&cluster, &[2, 3], &fresh).await, [LIMIT; 6], "all have an owner");
+        assert_eq!(admitted(&cluster, &[2, 3], &keys).await, [LIMIT / 2; 40]);
+    });
 }
 
 async fn restarts_in_a_partition(network: Network, has_disks: bool) {

@@ -248,7 +248,7 @@ async fn a_receiver_that_is_gone_changes_no_verdict() {
         };
         let (count, _) = until(outcome, SOON, counted).await;
         println!("of {CHECKS} spans {count} {outcome}");
-        let logged = cluster.nodes[0].log().matches("takes no spans").count();
+        let logged = cluster.nodes[0].log().matches("does not take spans").count();
         assert!(logged <= 1, "{logged} lines");
         cluster.nodes[0].terminate();
         assert_eq!(cluster.nodes[0].exit_code(SOON).await, Some(0));

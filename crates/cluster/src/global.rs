@@ -10,7 +10,9 @@
 //! and remains one until it leaves or is silent.
 //!
 //! **Traffic.** Each node pings the global voters, at most seven, five times in a lease: with the
-//! default of 5 s at most seven pings a second, however many nodes and regions there are.
+//! default of 5 s at most seven pings a second, however many nodes and regions there are. A node
+//! that has started pings ten times a second until its region has the lease: it gets ranges at
+//! once, and the global keys in them are undecided until then.
 //!
 //! [`home_copies`]: crate::home_copies
 
@@ -241,6 +243,9 @@ impl Global {
                 }
                 _ = ticks.tick() => {
                     self.tick();
+                    if self.lacks_lease() {
+                        pings.reset_immediately();
+                    }
                     for due in self.due_copies() {
                         tasks.spawn(self.clone().copy(due));
                     }
@@ -253,6 +258,13 @@ impl Global {
                 Some(_) = tasks.join_next() => {}
             }
         }
+    }
+
+    /// Whether this node has no lease that its region may have by the map that it knows.
+    fn lacks_lease(&self) -> bool {
+        let (map, topology) = (self.state.lock().map.clone(), self.driver.topology());
+        let may_be_home = map.epoch == Epoch(0) || map.homes.contains(&topology.region);
+        may_be_home && !self.ownership.may_hold_global_keys()
     }
 
     /// Follows a newer map, before anything is granted or reported under it.

@@ -10,6 +10,7 @@
 
 mod node_metadata;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +22,12 @@ use chitchat::{
     FailureDetectorConfig, Serializable, spawn_chitchat,
 };
 use parking_lot::Mutex;
-use tidegate_ownership::identity::Generation;
+use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::membership::{Member, View};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::node_metadata::{key_values, member};
+use self::node_metadata::{key_values, member, reaches_all};
 use crate::environment::Net;
 use crate::incarnation::Incarnation;
 use crate::mesh::Mesh;
@@ -48,12 +49,21 @@ pub struct Gossip {
     mesh: Arc<Mesh>,
     /// Resolves the seeds.
     net: Arc<dyn Net>,
-    /// This node, as it publishes itself; its generation is that of the start.
-    own: watch::Sender<Member>,
+    own: watch::Sender<Own>,
     view: watch::Sender<View>,
+    /// The others that say that they reach all of their region.
+    reach_all: Mutex<BTreeSet<NodeId>>,
     running: watch::Sender<bool>,
     /// Messages from peers to chitchat; replaced at each of its starts.
     inbox: Mutex<Option<mpsc::Sender<(SocketAddr, ChitchatMessage)>>>,
+}
+
+/// What this node publishes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Own {
+    /// Its generation is that of the start.
+    member: Member,
+    reaches_all: bool,
 }
 
 /// Why [`Gossip::follow`] returned.
@@ -102,7 +112,8 @@ impl Gossip {
             mesh,
             net,
             view: watch::channel(View::new([own.clone()])).0,
-            own: watch::channel(own).0,
+            own: watch::channel(Own { member: own, reaches_all: false }).0,
+            reach_all: Mutex::default(),
             running: watch::channel(false).0,
             inbox: Mutex::default(),
         })
@@ -122,10 +133,24 @@ impl Gossip {
     pub fn publish(&self, change: impl FnOnce(&mut Member)) {
         self.own.send_if_modified(|own| {
             let before = own.clone();
-            change(own);
+            change(&mut own.member);
             *own != before
         });
         self.replace_view(|view| view.members().to_vec());
+    }
+
+    /// Publishes whether this node reaches all others of its region.
+    pub fn publish_reach(&self, reaches_all: bool) {
+        self.own.send_if_modified(|own| {
+            std::mem::replace(&mut own.reaches_all, reaches_all) != reaches_all
+        });
+    }
+
+    /// Whether each of these other nodes says that it reaches all of its region. It takes some
+    /// rounds until a change is known here; one of an earlier release says nothing.
+    pub fn do_reach_all<'a>(&self, mut nodes: impl Iterator<Item = &'a NodeId>) -> bool {
+        let reach_all = self.reach_all.lock();
+        nodes.all(|node| reach_all.contains(node))
     }
 
     /// Delivers a gossip message of an authenticated peer. Never waits.
@@ -200,7 +225,7 @@ impl Gossip {
             catchup_callback: None,
             extra_liveness_predicate: None,
         };
-        let own = key_values(&self.own.borrow());
+        let own = published(&self.own.borrow());
         let transport = MeshTransport(self.clone());
         spawn_chitchat(config, own, &transport).await
     }
@@ -209,7 +234,7 @@ impl Gossip {
     async fn follow(
         &self,
         chitchat: &ChitchatHandle,
-        mut own: watch::Receiver<Member>,
+        mut own: watch::Receiver<Own>,
         mut generation: watch::Receiver<Generation>,
         stop: &CancellationToken,
     ) -> Ended {
@@ -230,11 +255,14 @@ impl Gossip {
                 }
                 Ok(()) = live.changed() => {
                     let live = live.borrow_and_update().clone();
+                    let reaching = live.iter().filter(|(_, state)| reaches_all(state));
+                    *self.reach_all.lock() =
+                        reaching.filter_map(|(id, _)| NodeId::new(&id.node_id).ok()).collect();
                     let members = live.iter().filter_map(|(id, state)| member(id, state));
                     self.replace_view(|_| members.collect());
                 }
                 Ok(()) = own.changed() => {
-                    let own = key_values(&own.borrow_and_update());
+                    let own = published(&own.borrow_and_update());
                     chitchat.with_chitchat(|chitchat| {
                         for (key, value) in &own {
                             chitchat.self_node_state().set(key, value);
@@ -279,7 +307,7 @@ impl Gossip {
     /// Replaces the view: this node by its current metadata, the others by those in `members`.
     fn replace_view(&self, members: impl FnOnce(&View) -> Vec<Member>) {
         let generation = self.incarnation.generation();
-        let own = Member { generation, ..self.own.borrow().clone() };
+        let own = Member { generation, ..self.own.borrow().member.clone() };
         self.view.send_if_modified(|view| {
             let others = members(view).into_iter().filter(|member| member.id != own.id);
             let next = View::new(others.chain([own.clone()]));
@@ -291,6 +319,10 @@ impl Gossip {
             is_new
         });
     }
+}
+
+fn published(own: &Own) -> Vec<(String, String)> {
+    key_values(&own.member, own.reaches_all)
 }
 
 /// Who is a member is of interest to operators. What members publish of themselves, such as the

@@ -139,6 +139,11 @@ impl Homes {
         self.is_here(token) && is_gained()
     }
 
+    /// Whether it is agreed which keys may be decided here, or this region is no home.
+    pub fn are_agreed(&self) -> bool {
+        !self.has_own() || self.gained != Some(Gained::Unknown)
+    }
+
     /// Whether this node's region is the home of any key.
     pub fn has_own(&self) -> bool {
         self.regions.binary_search(&self.own).is_ok()

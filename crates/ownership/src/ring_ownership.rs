@@ -469,6 +469,14 @@ impl RingOwnership {
         own.without(&self.held).is_empty() && self.are_transfers_complete()
     }
 
+    /// Whether every member decides what it owns by the map in force, as each of them has said, so
+    /// that no other one needs what this node holds of it.
+    pub fn are_all_settled(&self) -> bool {
+        let are_empty =
+            |by_member: &BTreeMap<NodeId, Ranges>| by_member.values().all(Ranges::is_empty);
+        self.is_settled() && are_empty(&self.unreleased) && are_empty(&self.uncopied)
+    }
+
     /// Whether a majority of the voters has reported this epoch or a newer one.
     pub fn is_agreed(&self) -> bool {
         let has_reported = |voter: &Identity| {

@@ -227,6 +227,23 @@ fn a_hit_is_not_lost_when_its_member_was_never_seen() {
     take_over_without_a(&mut cluster);
 }
 
+/// `C` drops nothing as long as `A` may decide what `B` owns, and everything afterwards.
+#[test]
+fn a_copy_is_dropped_when_every_member_has_what_it_owns() {
+    let mut cluster = Cluster::settled(3, 3, 3, &[10]);
+    assert!(cluster.commit(Change::Drain(A)));
+    learn(&mut cluster, &[A, B, C]);
+    cluster.pass(|from, to| !([A, B].contains(&from) && [A, B].contains(&to)));
+    release(&mut cluster, &[(C, B), (B, C), (C, A), (A, C)]);
+    assert!(cluster.ring(C).is_some_and(RingOwnership::is_settled));
+    assert!(cluster.hit(A, C) && !cluster.drop_strays(C));
+    let mut healed = cluster.clone();
+    take_over_without_a(&mut cluster);
+    healed.settle();
+    assert_eq!(healed.deciders(A), [B]);
+    assert!(healed.drop_strays(C) && !healed.has_lost_hits(A));
+}
+
 /// `A` crashes, and `B` takes its arc over.
 fn take_over_without_a(cluster: &mut Cluster) {
     cluster.crash(A);

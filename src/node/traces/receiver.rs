@@ -69,11 +69,13 @@ enum Error {
     Timeout,
 }
 
-/// Failures in a row.
+/// Failures since the last line of the log about them.
 #[derive(Debug, Default)]
 struct Failures {
     count: u64,
     logged: Option<Instant>,
+    /// The last line said that spans are lost.
+    are_said: bool,
 }
 
 impl Export {
@@ -132,21 +134,21 @@ impl Failures {
     /// A message was sent, or was not.
     fn note(&mut self, error: Option<Error>) {
         let Some(error) = error else {
-            if self.logged.take().is_some() {
-                tracing::info!(messages = self.count, "traces: the receiver takes spans again");
+            if std::mem::take(&mut self.are_said) {
+                tracing::info!("traces: the receiver takes spans again");
             }
-            self.count = 0;
             return;
         };
         self.count += 1;
         let now = Instant::now();
+        // Some fail every other message.
         if self.logged.is_none_or(|logged| now - logged >= LOG_INTERVAL) {
-            self.logged = Some(now);
+            (self.logged, self.are_said) = (Some(now), true);
             tracing::warn!(
                 %error,
-                messages = self.count,
-                "traces: the receiver takes no spans, they are lost; limits do not depend on it \
-                 (traces.endpoint)"
+                messages = std::mem::take(&mut self.count),
+                "traces: the receiver does not take spans, they are lost; limits do not depend on \
+                 it (traces.endpoint)"
             );
         }
     }

@@ -466,6 +466,16 @@ impl Driver {
         *clock_is_right && ring.own_id().is_some() && ring.is_settled()
     }
 
+    /// The epoch of the map in force if every member decides what it owns by it, as this node was
+    /// told under a lease; `None` while ranges are in transfer or may be.
+    pub fn settled_epoch(&self) -> Option<Epoch> {
+        let machines = self.machines.lock();
+        let ring = &machines.ring;
+        let is_up = machines.clock_is_right && machines.is_up(&self.options.me.node);
+        let has_lease = self.ownership.monotonic() < ring.lease_until();
+        (is_up && has_lease && ring.are_all_settled()).then(|| ring.epoch())
+    }
+
     /// Whether a majority of the voters grants this node a lease. It decides by it only once its
     /// clock is right.
     pub fn holds_lease(&self) -> bool {

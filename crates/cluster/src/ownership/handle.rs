@@ -145,6 +145,13 @@ impl Ownership {
         self.is_before(self.right.load().leases.region)
     }
 
+    /// Whether nothing but ranges is missing to this node for global keys: its region has a lease,
+    /// and it is agreed which keys are at home in it.
+    pub fn may_hold_global_keys(&self) -> bool {
+        let right = self.right.load();
+        self.is_before(right.leases.region) && right.owned_ranges.homes.are_agreed()
+    }
+
     fn is_before(&self, until: Monotonic) -> bool {
         // A standalone node does not read the clock.
         until == Monotonic::NEVER || self.monotonic() < until

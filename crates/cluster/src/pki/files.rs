@@ -263,6 +263,12 @@ impl IssuedFiles {
         belong(&self.cert, &self.key)
     }
 
+    /// Whether the certificate is there and has expired by `now`.
+    pub fn has_expired(&self, now: Timestamp) -> bool {
+        let ends = chain(&self.cert).and_then(|chain| verify::ends_at(chain.first()?));
+        ends.is_some_and(|ends| ends < now)
+    }
+
     /// Whether these are a pair, with a certificate that one of these authorities vouches for at
     /// `now`, as that of this node.
     pub fn are_valid_for(

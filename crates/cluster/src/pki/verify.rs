@@ -88,9 +88,11 @@ impl Subject<'_> {
     fn refusal(&self, error: &webpki::Error) -> Error {
         let (node, renew) = (self.bearer.node, self.command(true));
         let text = match error {
-            webpki::Error::CertExpired { not_after, .. } => {
-                format!("expired on {}; renew it with `{renew}`", day(*not_after))
-            }
+            webpki::Error::CertExpired { not_after, .. } => format!(
+                "expired on {}; renew it with `{renew}`, or, if it has joined with a token, with \
+                 `tidegate join` and a new one",
+                day(*not_after)
+            ),
             webpki::Error::CertNotValidYet { not_before, .. } => format!(
                 "is not valid before {}; set this machine's clock, or renew it with `{renew}`",
                 second(*not_before)
@@ -160,6 +162,15 @@ pub fn begins_at(cert: &CertificateDer<'_>) -> Option<Timestamp> {
     // webpki checks the dates of the first certificate before it looks for an authority.
     match verify_at(&cert, &[], &[], Timestamp::EPOCH, KeyUsage::server_auth()) {
         Err(webpki::Error::CertNotValidYet { not_before, .. }) => Some(timestamp(not_before)),
+        _ => None,
+    }
+}
+
+/// When a certificate ends; `None` if it cannot be read.
+pub(super) fn ends_at(cert: &CertificateDer<'_>) -> Option<Timestamp> {
+    let cert = EndEntityCert::try_from(cert).ok()?;
+    match verify_at(&cert, &[], &[], Timestamp::NEVER, KeyUsage::server_auth()) {
+        Err(webpki::Error::CertExpired { not_after, .. }) => Some(timestamp(not_after)),
         _ => None,
     }
 }

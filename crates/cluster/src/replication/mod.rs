@@ -17,6 +17,8 @@
 //! - **Handoff.** [`Replicator::subscribe`] sends every change of a range to its next owner as
 //!   well, [`Replicator::copy`] sends the states that exist through the same queue, and
 //!   [`Replicator::flush`] waits until all of them are acknowledged.
+//! - **Stray copies.** What is left of ranges that moved is dropped when the cluster has been at
+//!   rest for a while (`stray_copies`).
 //! - **Durability.** [`Replicator::confirm`] waits for one copy before a verdict is returned.
 //!
 //! Messages carry whole states, which the receiver merges: a message that is lost, duplicated or
@@ -30,6 +32,7 @@ mod receive;
 mod replicator;
 mod send;
 mod send_queue;
+mod stray_copies;
 mod targets;
 
 pub use digest::are_valid_digests;

@@ -91,6 +91,8 @@ pub struct Counters {
     pub failed: AtomicU64,
     /// States queued again because a replica's digest differed.
     pub repaired: AtomicU64,
+    /// Copies that were dropped because this node is neither the owner of their keys nor a replica.
+    pub dropped: AtomicU64,
     /// Checks whose counters a replica confirmed before the verdict was returned.
     pub confirmed: AtomicU64,
     /// Checks whose counters no replica confirmed in time.

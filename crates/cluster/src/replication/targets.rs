@@ -144,6 +144,19 @@ impl Targets {
         *owner == self.topology.me && !replicas.iter().all(had_copies)
     }
 
+    /// Whether this node is neither the owner of the key by the ring of its region nor a replica.
+    /// It is no second owner of a global key then either, nor one that may have to be. Without
+    /// replicas no node can tell: any may have confirmed a count, and no other one gets it.
+    pub(super) fn is_stray(&self, key: KeyHash) -> bool {
+        self.replicas > 0 && !self.by_ring(key).contains(&self.topology.me)
+    }
+
+    /// Whether every other node of the ring is reachable, so that none has a stand-in.
+    pub(super) fn reach_all(&self) -> bool {
+        let is_near = |id: &NodeId| *id == self.topology.me || self.reachable.contains(id);
+        self.topology.ring().is_some_and(|ring| ring.nodes().all(is_near))
+    }
+
     /// Whether the key's ring has any node beside this one.
     pub(super) fn has_others(&self) -> bool {
         self.topology.ring().is_some_and(|ring| ring.nodes().any(|id| *id != self.topology.me))

@@ -50,7 +50,11 @@
 //! newest slice has beside these, then of older slices; of a bucket what it has beyond
 //! `outstanding·T` after the end of the last grant, so that `O ≥ R` holds although all of them pass
 //! then. How many of them have passed is known when they are given back or have ended: what a
-//! refund could not take for their sake it may take later.
+//! refund could not take for their sake it may take later. After it the mark of each grant that has
+//! not ended is at least `end + open·T`, with the hits of all such grants: the counter is there,
+//! and is ahead of `R` by what of them has not passed, however many hits before are refunded.
+//! *Example*: three grants of 4 are charged, and 40 hits pass after them. A refund of 40 leaves 12
+//! beyond the end of the last grant, and each of the three can still be given back.
 //!
 //! # Bound
 //!
@@ -287,6 +291,27 @@ impl Mark {
             Self::Opened(opened) => now < first_hit_window::end(*opened, quota),
             Self::Tat(_) => true,
         }
+    }
+
+    /// A refund took `taken` hits of the counter. It left the outstanding ones, of which `open` are
+    /// of grants that had not ended; `None` for the mark of a grant that had.
+    pub fn refunded(
+        &mut self,
+        quota: &Quota,
+        taken: u64,
+        open: Option<Outstanding>,
+        now: Timestamp,
+    ) {
+        if taken == 0 {
+            return;
+        }
+        self.lower(quota, u32::try_from(taken).unwrap_or(u32::MAX));
+        let (Self::Tat(tat), Some(rate), Some(open)) = (self, Rate::of(quota), open) else {
+            return;
+        };
+        let ends = now.max(open.until);
+        let left = || rate.wait(rate.cost::<u128>(open.hits)?)?.tat(ends);
+        *tat = left().map_or(*tat, |left| left.max(*tat));
     }
 
     /// `hits` of another grant of the counter were given back.

@@ -266,6 +266,42 @@ impl Store {
         })
     }
 
+    /// Removes a counter that this node is not to hold any more, if its state and expiry are as
+    /// `is_it` wants; returns whether they are. A snapshot must not bring it back
+    /// ([`Store::take_dropped`]).
+    pub fn drop_copy(&self, key: KeyHash, is_it: impl FnOnce(&State, Timestamp) -> bool) -> bool {
+        let is_snapshotted = {
+            let shard = &mut *self.shard(key.token).lock();
+            let slot = shard.table.find(key);
+            if !slot.is_some_and(|slot| is_it(&slot.state, slot.meta.expires())) {
+                return false;
+            }
+            shard.remove(key);
+            shard.queues.is_snapshotted
+        };
+        if is_snapshotted && key.is_long() {
+            self.dropped.lock().push(key);
+        }
+        true
+    }
+
+    /// The long keys that were dropped since the last call. They may be in the snapshot, and some
+    /// may be in the store again: what is queued now is written after them.
+    pub fn take_dropped(&self) -> Vec<KeyHash> {
+        std::mem::take(&mut *self.dropped.lock())
+    }
+
+    /// Notes dropped keys again, which could not be removed from the snapshot.
+    pub fn enqueue_dropped(&self, keys: Vec<KeyHash>) {
+        self.dropped.lock().extend(keys);
+    }
+
+    /// How many keys [`Store::take_dropped`] would return. The caller of [`Store::drop_copy`]
+    /// bounds it.
+    pub fn dropped(&self) -> usize {
+        self.dropped.lock().len()
+    }
+
     /// Marks a key as unsaved again. Does nothing if the key is gone.
     pub fn enqueue_snapshot(&self, key: KeyHash) {
         self.change_slot(key, |slot, queues| queues.enqueue_snapshot(slot));

@@ -39,6 +39,8 @@ pub struct Store {
     fine_keys: Arc<FineKeys>,
     pub(super) unconfirmed: Arc<Unconfirmed>,
     pub(super) cut_windows: CutWindows,
+    /// Long keys that were dropped, and may be in a snapshot.
+    pub(super) dropped: Mutex<Vec<KeyHash>>,
 }
 
 /// A sum over all shards, each read at a slightly different time.
@@ -123,6 +125,7 @@ impl Store {
             fine_keys: FineKeys::new(0),
             unconfirmed: Arc::default(),
             cut_windows: CutWindows::default(),
+            dropped: Mutex::default(),
         }
     }
 

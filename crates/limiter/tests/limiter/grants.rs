@@ -195,8 +195,12 @@ impl World {
                 let refunded =
                     grant::refund(&mut self.owner, &quota, hits.into(), outstanding, now);
                 assert!(refunded.taken + refunded.left <= u64::from(hits));
-                let taken = u32::try_from(refunded.taken).expect("no more than was given back");
-                self.grants.iter_mut().for_each(|grant| grant.mark.lower(&quota, taken));
+                let open = self.grants.iter().filter(|it| it.ends > now);
+                let open =
+                    Outstanding { hits: open.map(|it| u64::from(it.hits)).sum(), ..outstanding };
+                for Grant { mark, ends, .. } in &mut self.grants {
+                    mark.refunded(&quota, refunded.taken, (*ends > now).then_some(open), now);
+                }
                 self.is_refunded(refunded.taken);
             }
             Op::Wait(nanos) => self.now = now.plus(Span::from_nanos(nanos)),
@@ -319,6 +323,24 @@ fn a_refund_takes_nothing_of_what_a_bucket_was_raised_by() {
     for _ in 0..1_280 {
         world.apply(Op::Check { holder: 0, hits: 1 });
     }
+}
+
+/// The example of the module. A refund takes hits that have nothing to do with those of the grants.
+#[test]
+fn what_is_granted_can_be_given_back_after_a_refund_of_all_else() {
+    let month = Span::from_secs(30 * 86_400);
+    let quota = Quota::simple(Algorithm::LeakyBucket, 60, month).expect("valid");
+    let mut world = World { others: NEAR, ..World::new([quota; 2]) };
+    for holder in 0..3 {
+        world.apply(Op::Grant { holder, wanted: 4, divisor: 1 });
+    }
+    world.apply(Op::Check { holder: 0, hits: 40 });
+    world.apply(Op::Refund { holder: 0, hits: 40 });
+    for holder in 0..3 {
+        world.apply(Op::GiveBack { holder });
+    }
+    let left = engine::preview(&world.owner, &quota, Hits::PEEK, world.now).remaining;
+    assert!(left >= 59, "{left}: all but what a term is worth");
 }
 
 /// Ten hits are granted and have not passed. A hit of the window before weighs half, so a refund

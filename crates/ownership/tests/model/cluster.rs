@@ -419,6 +419,34 @@ impl Cluster {
         true
     }
 
+    /// `node` drops the hits of the arcs of others, if each of them has said that it decides what it
+    /// owns; from now on the owners alone promise what it had confirmed. Returns whether it did.
+    pub(crate) fn drop_strays(&mut self, node: usize) -> bool {
+        let is_settled = self.ring(node).is_some_and(RingOwnership::are_all_settled);
+        if !is_settled || !self.has_lease(node) {
+            return false;
+        }
+        let map = self.known(node).clone();
+        let up: BTreeSet<usize> = (0..self.nodes.len()).filter(|n| is_up_in(&map, *n)).collect();
+        for arc in 0..self.arcs {
+            let Some(owner) = owner(&up, self.nodes.len(), arc).filter(|it| *it != node) else {
+                continue;
+            };
+            let confirmed = self.change(node, |machines| {
+                machines.counts[arc] = 0;
+                std::mem::take(&mut machines.confirmed[arc])
+            });
+            if self.is_member(owner)
+                && let Some(confirmed) = confirmed
+            {
+                self.change(owner, |machines| {
+                    machines.confirmed[arc] = machines.confirmed[arc].max(confirmed);
+                });
+            }
+        }
+        true
+    }
+
     /// Delivers the message at this index; if it stays, it can be delivered again.
     pub(crate) fn deliver(&mut self, index: usize, stays: bool) {
         let flight = if stays { self.flying[index].clone() } else { self.flying.remove(index) };

@@ -25,6 +25,7 @@ enum Kind {
     Ping,
     Step,
     Hit,
+    DropStrays,
     Tick,
     Learn,
     Save,
@@ -42,12 +43,13 @@ enum Kind {
 }
 
 /// Each kind with its average frequency.
-const KINDS: [(Kind, usize); 19] = [
+const KINDS: [(Kind, usize); 20] = [
     (Kind::Wait, 8),
     (Kind::Pass, 8),
     (Kind::Ping, 40),
     (Kind::Step, 80),
     (Kind::Hit, 20),
+    (Kind::DropStrays, 4),
     (Kind::Tick, 16),
     (Kind::Learn, 20),
     (Kind::Save, 20),
@@ -105,6 +107,7 @@ impl Walk {
             Kind::EndJoint => cluster.commit(Change::EndJoint),
             Kind::Step => does_reach && cluster.step(node, other, delivery),
             Kind::Hit => does_reach && cluster.hit(node, other),
+            Kind::DropStrays => cluster.drop_strays(node),
             Kind::Wait => {
                 cluster.wait();
                 true
