@@ -125,7 +125,8 @@ fn invitation(args: &Args, files: &Files) -> Result<Option<Invitation>, Failure>
             signers: args.signer.clone(),
         }));
     }
-    let has_others = files.ca.exists() && files.secret.exists();
+    let has_secret = std::fs::metadata(&files.secret).is_ok_and(|file| file.len() > 0);
+    let has_others = has_secret && pki::read_authorities(&files.ca).is_ok();
     if has_others && pair.belong_together() && !pair.has_expired(ca::now()) {
         if args.if_needed {
             return Ok(None);
@@ -232,8 +233,12 @@ mod tests {
         fs::write(&files.key, of("n2.key")).unwrap();
         assert!(is_needed(), "it is the key of another certificate");
         fs::write(&files.key, of("n1.key")).unwrap();
+        fs::write(&files.ca, "").unwrap();
+        fs::write(&files.secret, of("cluster.secret")).unwrap();
         assert!(is_needed(), "there is no authority");
         fs::write(&files.ca, of("ca.pem")).unwrap();
+        fs::write(&files.secret, "").unwrap();
+        assert!(is_needed(), "there is no secret");
         fs::write(&files.secret, of("cluster.secret")).unwrap();
         assert!(!is_needed());
         let past = Validity { not_before: Timestamp::EPOCH, not_after: now.minus(pki::BACKDATED) };

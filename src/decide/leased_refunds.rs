@@ -21,7 +21,8 @@
 //! keeps 16 for later. When the node has given six back, it takes the other ten.
 //!
 //! Where the map changes while a refund waits, other owners may have made grants again, and it
-//! waits once more; and so where another refund has taken what it waited for. It ends with the window, or with the ownership of the key.
+//! waits once more; and so where another refund has taken what it waited for. It ends with the
+//! window, or with the ownership of the key.
 //!
 //! **Bound.** [`WAITING_MAX`](super::waiting_refunds::WAITING_MAX) refunds wait at an owner; of
 //! others the rest is lost, which refuses early.
@@ -135,7 +136,8 @@ impl Decider {
             limits.key().map_or(0, |key| grant_ledger.may_be_spent_before_reset(key));
         let waits = |counter: &Counter, refunded: &Refunded| {
             let left_max = refunded.left_max.saturating_sub(before_reset);
-            waiting_refunds.add(counter.key, Refunded { left_max, ..*refunded })
+            let ends = self.end_of_window(counter, now);
+            (waiting_refunds.add(counter.key, Refunded { left_max, ..*refunded }, ends, now), ends)
         };
         let is_left = refunded.iter().any(|refunded| refunded.left > 0);
         let place = if is_left { waiting_refunds.place() } else { None };
@@ -148,7 +150,8 @@ impl Decider {
         let of_each = limits.counters.iter().zip(refunded);
         let waiting: SmallVec<[(KeyHash, u64, Timestamp); 1]> = of_each
             .map(|(counter, refunded)| {
-                (counter.key, waits(counter, refunded), self.end_of_window(counter, now))
+                let (hits, ends) = waits(counter, refunded);
+                (counter.key, hits, ends)
             })
             .collect();
         if waiting.iter().all(|(_, hits, _)| *hits == 0) {
@@ -156,8 +159,8 @@ impl Decider {
         }
         self.when_grants_have_ended(limits, unknown, now, place, move |decider, limits, then| {
             for (at, (counter, hits, ends)) in waiting.iter().enumerate() {
-                let hits = decider.shared.waiting_refunds.take(*counter, *hits);
-                if hits > 0 && then < *ends {
+                let hits = decider.shared.waiting_refunds.take(*counter, *hits, *ends, then);
+                if hits > 0 {
                     decider.refund_counter(limits, at, hits, then);
                 }
             }
@@ -171,17 +174,18 @@ impl Decider {
         let (Some(key), Some(counter)) = (limits.key(), limits.counters.get(at)) else { return };
         let before_reset = grant_ledger.may_be_spent_before_reset(key);
         let left_max = refunded.left_max.saturating_sub(before_reset);
-        let hits = waiting_refunds.add(counter.key, Refunded { left_max, ..refunded });
+        let ends = self.end_of_window(counter, now);
+        let hits = waiting_refunds.add(counter.key, Refunded { left_max, ..refunded }, ends, now);
+        let counter = counter.key;
         let place = if hits > 0 { waiting_refunds.place() } else { None };
         let Some(place) = place else {
-            waiting_refunds.take(counter.key, hits);
+            waiting_refunds.take(counter, hits, ends, now);
             return;
         };
-        let (counter, ends) = (counter.key, self.end_of_window(counter, now));
         let (unknown, _) = self.unknown_grants(limits.scope, now);
         self.when_grants_have_ended(limits, unknown, now, place, move |decider, limits, then| {
-            let hits = decider.shared.waiting_refunds.take(counter, hits);
-            if hits > 0 && then < ends {
+            let hits = decider.shared.waiting_refunds.take(counter, hits, ends, then);
+            if hits > 0 {
                 decider.refund_counter(limits, at, hits, then);
             }
         });
@@ -207,7 +211,7 @@ impl Decider {
         }
         self.recall(key, None, now);
         // It has taken what earlier refunds and resets wait for.
-        waiting_refunds.add(key, Refunded::default());
+        waiting_refunds.add(key, Refunded::default(), now, now);
         grant_ledger.take_spent_before_reset(key, now);
         if refunded.iter().all(|refunded| refunded.left == 0) {
             return;

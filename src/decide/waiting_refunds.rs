@@ -7,6 +7,8 @@
 //! **Example.** 46 hits are counted, all granted and not accounted for. Of the first of ten refunds
 //! of 50 hits 46 wait, of the others none. When ten have been given back unspent, 36 are taken.
 //!
+//! Those of a window that has ended wait for nothing, and do not count beside those of the next.
+//!
 //! **Bound.** [`WAITING_MAX`] refunds wait at an owner; of others the rest is lost, which refuses
 //! early.
 
@@ -16,6 +18,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidegate_limiter::engine::grant::Refunded;
 use tidegate_limiter::store::KeyHash;
+use tidegate_limiter::units::Timestamp;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub(super) const WAITING_MAX: usize = 1_024;
@@ -23,7 +26,15 @@ pub(super) const WAITING_MAX: usize = 1_024;
 #[derive(Debug)]
 pub(super) struct WaitingRefunds {
     places: Arc<Semaphore>,
-    hits: Mutex<BTreeMap<KeyHash, u64>>,
+    hits: Mutex<BTreeMap<KeyHash, Waiting>>,
+}
+
+/// What waits of one counter.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    hits: u64,
+    /// When their window ends.
+    ends: Timestamp,
 }
 
 impl Default for WaitingRefunds {
@@ -38,27 +49,40 @@ impl WaitingRefunds {
         self.places.clone().try_acquire_owned().ok()
     }
 
-    /// Enters what is left of a refund of a counter. Returns how many of these hits wait.
-    pub(super) fn add(&self, counter: KeyHash, refunded: Refunded) -> u64 {
+    /// Enters what is left at `now` of a refund of a counter whose window ends then. Returns how
+    /// many of these hits wait.
+    pub(super) fn add(
+        &self,
+        counter: KeyHash,
+        refunded: Refunded,
+        ends: Timestamp,
+        now: Timestamp,
+    ) -> u64 {
         let mut all = self.hits.lock();
-        let before = all.get(&counter).copied().unwrap_or(0);
-        let after = before.saturating_add(refunded.left).min(refunded.left_max);
-        if after > 0 {
-            all.insert(counter, after);
+        let open = all.get(&counter).filter(|waiting| waiting.ends > now);
+        let before = open.map_or(0, |waiting| waiting.hits);
+        let hits = before.saturating_add(refunded.left).min(refunded.left_max);
+        if hits > 0 {
+            all.insert(counter, Waiting { hits, ends });
         } else {
             all.remove(&counter);
         }
-        after.saturating_sub(before)
+        hits.saturating_sub(before)
     }
 
-    /// Removes up to `hits` that wait, and returns how many these were: they are to be taken off
-    /// the counter. Fewer wait where a later refund has taken some.
-    pub(super) fn take(&self, counter: KeyHash, hits: u64) -> u64 {
+    /// Removes up to `hits` that wait until their window `ends`, and returns how many these were:
+    /// they are to be taken off the counter at `now`. Fewer wait where a later refund has taken
+    /// some, and none when the window has ended.
+    pub(super) fn take(&self, counter: KeyHash, hits: u64, ends: Timestamp, now: Timestamp) -> u64 {
         let mut all = self.hits.lock();
         let Some(waiting) = all.get_mut(&counter) else { return 0 };
-        let taken = hits.min(*waiting);
-        *waiting -= taken;
-        if *waiting == 0 {
+        if waiting.ends <= now {
+            all.remove(&counter);
+            return 0;
+        }
+        let taken = if ends > now { hits.min(waiting.hits) } else { 0 };
+        waiting.hits -= taken;
+        if waiting.hits == 0 {
             all.remove(&counter);
         }
         taken
@@ -71,6 +95,17 @@ mod tests {
 
     const KEY: KeyHash = KeyHash { token: 1, tag: 1 };
 
+    const NOW: Timestamp = Timestamp::from_secs(100);
+    const LATER: Timestamp = Timestamp::from_secs(160);
+
+    fn add(waiting: &WaitingRefunds, refunded: Refunded) -> u64 {
+        waiting.add(KEY, refunded, Timestamp::NEVER, NOW)
+    }
+
+    fn take(waiting: &WaitingRefunds, hits: u64) -> u64 {
+        waiting.take(KEY, hits, Timestamp::NEVER, NOW)
+    }
+
     fn left(left: u64, left_max: u64) -> Refunded {
         Refunded { taken: 0, left, left_max }
     }
@@ -78,19 +113,34 @@ mod tests {
     #[test]
     fn refunds_together_wait_for_what_is_counted() {
         let waiting = WaitingRefunds::default();
-        let added: Vec<u64> = (0..10).map(|_| waiting.add(KEY, left(46, 46))).collect();
+        let added: Vec<u64> = (0..10).map(|_| add(&waiting, left(46, 46))).collect();
         assert_eq!(added, [46, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         // Twenty more were counted since.
-        assert_eq!(waiting.add(KEY, left(50, 66)), 20);
-        assert_eq!((waiting.take(KEY, 46), waiting.take(KEY, 20)), (46, 20));
-        assert_eq!(waiting.take(KEY, 1), 0);
+        assert_eq!(add(&waiting, left(50, 66)), 20);
+        assert_eq!((take(&waiting, 46), take(&waiting, 20)), (46, 20));
+        assert_eq!(take(&waiting, 1), 0);
     }
 
     #[test]
     fn what_a_later_refund_took_at_once_waits_no_more() {
         let waiting = WaitingRefunds::default();
-        assert_eq!(waiting.add(KEY, left(46, 46)), 46);
-        assert_eq!(waiting.add(KEY, left(0, 6)), 0);
-        assert_eq!((waiting.take(KEY, 46), waiting.take(KEY, 46)), (6, 0));
+        assert_eq!(add(&waiting, left(46, 46)), 46);
+        assert_eq!(add(&waiting, left(0, 6)), 0);
+        assert_eq!((take(&waiting, 46), take(&waiting, 46)), (6, 0));
+    }
+
+    /// That of the first window wakes up when it is over.
+    #[test]
+    fn what_waits_of_one_window_takes_nothing_of_the_next() {
+        let waiting = WaitingRefunds::default();
+        let ends = Timestamp::from_secs(110);
+        assert_eq!(waiting.add(KEY, left(46, 46), ends, NOW), 46);
+        assert_eq!(waiting.add(KEY, left(30, 60), LATER, ends), 30, "all of them wait");
+        assert_eq!(waiting.take(KEY, 46, ends, ends), 0);
+        assert_eq!(waiting.take(KEY, 30, LATER, ends), 30);
+        // Of a window after which none came, nothing stays.
+        assert_eq!(waiting.add(KEY, left(46, 46), ends, NOW), 46);
+        assert_eq!(waiting.take(KEY, 46, ends, ends), 0);
+        assert!(waiting.hits.lock().is_empty());
     }
 }

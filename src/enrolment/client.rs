@@ -113,14 +113,17 @@ pub async fn join(invitation: &Invitation, peer: &str, files: &Files) -> Result<
     Ok(enrolled)
 }
 
-/// The key of an interrupted join, or a new one, which is written before it is sent.
+/// The key of an interrupted join, or a new one, which is written before it is sent. A file that is
+/// no key, as after a fault of the disk, is replaced.
 fn kept_key(path: &Path) -> Result<NewKey, pki::Error> {
     if path.exists() {
         let pem = pki::read_secret_text(path, || "tidegate join".to_owned())?;
-        return NewKey::from_pem(&pem);
+        if let Ok(key) = NewKey::from_pem(&pem) {
+            return Ok(key);
+        }
     }
     let key = NewKey::generate()?;
-    pki::write_secret(path, &key.to_pem(), Overwrite::Never)?;
+    pki::write_secret(path, &key.to_pem(), Overwrite::Renew)?;
     Ok(key)
 }
 

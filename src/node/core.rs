@@ -23,14 +23,13 @@ use tidegate_cluster::mesh::wire::{Group, SharedSettings};
 use tidegate_cluster::mesh::{self, Mesh, PING_INTERVAL};
 use tidegate_cluster::ownership::{Driver, Ownership, driver};
 use tidegate_cluster::pki::{Identity, Role};
-use tidegate_cluster::replication::{self, Replicator};
+use tidegate_cluster::replication::{self, Replicator, SettledMap};
 use tidegate_cluster::revocations;
 use tidegate_cluster::sync::{self, Synchroniser};
 use tidegate_limiter::engine::AHEAD_MAX;
 use tidegate_limiter::policy;
 use tidegate_limiter::store::{KeyHasher, Store};
 use tidegate_limiter::units::{Span, Timestamp};
-use tidegate_ownership::Epoch;
 use tidegate_ownership::autopilot::{HomeRules, Settings};
 use tidegate_ownership::cluster_map::{self, ClusterMap, HomeRegions, MapMember, MapState};
 use tidegate_ownership::identity::{Generation, NodeId};
@@ -791,18 +790,19 @@ async fn expire(store: Arc<Store>, clock: Arc<dyn Clock>, stop: CancellationToke
     }
 }
 
-/// The epoch of the map by which every member of the region has what it owns and reaches all others.
-fn settled(driver: &Arc<Driver>, gossip: &Arc<Gossip>) -> impl Fn() -> Option<Epoch> + use<> {
+/// The map by which every member of the region has what it owns, and all others are in its reach.
+fn settled(driver: &Arc<Driver>, gossip: &Arc<Gossip>) -> impl Fn() -> Option<SettledMap> + use<> {
     let (driver, gossip) = (driver.clone(), gossip.clone());
     move || {
         let topology = driver.topology();
         let others = topology.ring()?.nodes().filter(|id| **id != topology.me);
-        driver.settled_epoch().filter(|_| gossip.do_reach_all(others))
+        let reach_losses = gossip.reach_losses(others)?;
+        driver.settled_epoch().map(|epoch| SettledMap { epoch, reach_losses })
     }
 }
 
-/// Tells other nodes whether this one has a lease, and whether it reaches all of its region. A lease
-/// that is lost for a moment is no news.
+/// Tells other nodes whether this one has a lease, and whether it reaches all of its region. A
+/// lease that is lost for a moment is no news.
 async fn publish_lease(joined: Joined, ownership: Ownership, stop: CancellationToken) {
     let mut looks = joined.mesh.ticks.every(LEASE_LOOK_INTERVAL);
     let (mut published, mut looks_without) = (true, 0);
@@ -818,7 +818,7 @@ async fn publish_lease(joined: Joined, ownership: Ownership, stop: CancellationT
             published = has_lease;
             joined.gossip.publish(|own| own.has_lease = has_lease);
         }
-        joined.gossip.publish_reach(joined.replicator.reaches_all());
+        joined.gossip.publish_reach_losses(joined.replicator.reach_losses());
     }
 }
 

@@ -232,7 +232,8 @@ impl Snapshots {
     }
 
     /// Writes the counters that changed since the last round, and removes some expired ones and
-    /// those that the store has dropped. Returns whether there is more to write: a round is bounded.
+    /// those that the store has dropped. Returns whether there is more to write: a round is
+    /// bounded.
     pub fn round(&self, store: &Store, now: Timestamp) -> bool {
         let mut progress = self.progress.lock();
         if matches!(progress.access, Access::Never) {

@@ -9,7 +9,7 @@ use tidegate::node::{GivenUp, Left};
 use tidegate_cluster::mesh::StreamClass;
 use tidegate_cluster::mesh::wire::{Call, Check, Digest, Reply, STATE_ENTRIES_MAX, StateEntry};
 use tidegate_cluster::ownership::{Leases, OwnedRanges, OwnerTerm};
-use tidegate_cluster::replication::Replicator;
+use tidegate_cluster::replication::{Replicator, SettledMap};
 use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::engine::State;
 use tidegate_limiter::engine::reservation::REMEMBERED;
@@ -104,7 +104,10 @@ async fn copies_of_keys_that_have_moved_are_dropped_and_no_others() {
     let deadline = Instant::now() + TIMEOUT;
     while dropped < before && Instant::now() < deadline {
         for node in &nodes {
-            let settled = || node.joined().ownership_driver.settled_epoch();
+            let settled = || {
+                let epoch = node.joined().ownership_driver.settled_epoch()?;
+                Some(SettledMap { epoch, reach_losses: Vec::new() })
+            };
             dropped += replicator(node).drop_stray_copies(settled, Duration::ZERO).await;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

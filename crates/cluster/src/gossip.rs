@@ -10,7 +10,7 @@
 
 mod node_metadata;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use tidegate_ownership::membership::{Member, View};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::node_metadata::{key_values, member, reaches_all};
+use self::node_metadata::{key_values, member, reach_losses};
 use crate::environment::Net;
 use crate::incarnation::Incarnation;
 use crate::mesh::Mesh;
@@ -51,8 +51,8 @@ pub struct Gossip {
     net: Arc<dyn Net>,
     own: watch::Sender<Own>,
     view: watch::Sender<View>,
-    /// The others that say that they reach all of their region.
-    reach_all: Mutex<BTreeSet<NodeId>>,
+    /// Of the others that reach all of their region.
+    reach_losses: Mutex<BTreeMap<NodeId, u64>>,
     running: watch::Sender<bool>,
     /// Messages from peers to chitchat; replaced at each of its starts.
     inbox: Mutex<Option<mpsc::Sender<(SocketAddr, ChitchatMessage)>>>,
@@ -63,7 +63,7 @@ pub struct Gossip {
 struct Own {
     /// Its generation is that of the start.
     member: Member,
-    reaches_all: bool,
+    reach_losses: Option<u64>,
 }
 
 /// Why [`Gossip::follow`] returned.
@@ -112,8 +112,8 @@ impl Gossip {
             mesh,
             net,
             view: watch::channel(View::new([own.clone()])).0,
-            own: watch::channel(Own { member: own, reaches_all: false }).0,
-            reach_all: Mutex::default(),
+            own: watch::channel(Own { member: own, reach_losses: None }).0,
+            reach_losses: Mutex::default(),
             running: watch::channel(false).0,
             inbox: Mutex::default(),
         })
@@ -139,18 +139,17 @@ impl Gossip {
         self.replace_view(|view| view.members().to_vec());
     }
 
-    /// Publishes whether this node reaches all others of its region.
-    pub fn publish_reach(&self, reaches_all: bool) {
-        self.own.send_if_modified(|own| {
-            std::mem::replace(&mut own.reaches_all, reaches_all) != reaches_all
-        });
+    /// Publishes how often this node has lost another one of its region out of reach; `None` while
+    /// it does not reach all.
+    pub fn publish_reach_losses(&self, losses: Option<u64>) {
+        self.own.send_if_modified(|own| std::mem::replace(&mut own.reach_losses, losses) != losses);
     }
 
-    /// Whether each of these other nodes says that it reaches all of its region. It takes some
-    /// rounds until a change is known here; one of an earlier release says nothing.
-    pub fn do_reach_all<'a>(&self, mut nodes: impl Iterator<Item = &'a NodeId>) -> bool {
-        let reach_all = self.reach_all.lock();
-        nodes.all(|node| reach_all.contains(node))
+    /// The same of each of these other nodes, if all of them reach all of their region. It takes
+    /// some rounds until a change is known here; a node of an earlier release does not say it.
+    pub fn reach_losses<'a>(&self, nodes: impl Iterator<Item = &'a NodeId>) -> Option<Vec<u64>> {
+        let reach_losses = self.reach_losses.lock();
+        nodes.map(|node| reach_losses.get(node).copied()).collect()
     }
 
     /// Delivers a gossip message of an authenticated peer. Never waits.
@@ -255,9 +254,10 @@ impl Gossip {
                 }
                 Ok(()) = live.changed() => {
                     let live = live.borrow_and_update().clone();
-                    let reaching = live.iter().filter(|(_, state)| reaches_all(state));
-                    *self.reach_all.lock() =
-                        reaching.filter_map(|(id, _)| NodeId::new(&id.node_id).ok()).collect();
+                    let losses = live.iter().filter_map(|(id, state)| {
+                        Some((NodeId::new(&id.node_id).ok()?, reach_losses(state)?))
+                    });
+                    *self.reach_losses.lock() = losses.collect();
                     let members = live.iter().filter_map(|(id, state)| member(id, state));
                     self.replace_view(|_| members.collect());
                 }
@@ -322,7 +322,7 @@ impl Gossip {
 }
 
 fn published(own: &Own) -> Vec<(String, String)> {
-    key_values(&own.member, own.reaches_all)
+    key_values(&own.member, own.reach_losses)
 }
 
 /// Who is a member is of interest to operators. What members publish of themselves, such as the

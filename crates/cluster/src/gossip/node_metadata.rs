@@ -12,14 +12,14 @@ const KEY_HTTP: &str = "http";
 /// Absent where an older release runs: such a node counts as one with a lease.
 const KEY_LEASE: &str = "lease";
 const NO_LEASE: &str = "no";
-/// Whether the node reaches all others of its region; absent where an older release runs.
-const KEY_REACH: &str = "reach";
-const REACHES_ALL: &str = "all";
+/// How often the node has lost another one of its region out of reach, while it reaches all; absent
+/// where an older release runs.
+const KEY_REACH_LOSSES: &str = "reach_losses";
 const STATE_UP: &str = "up";
 const STATE_DRAINING: &str = "draining";
 
 /// What a node publishes about itself; the rest of a [`Member`] follows from its identity.
-pub(super) fn key_values(own: &Member, reaches_all: bool) -> Vec<(String, String)> {
+pub(super) fn key_values(own: &Member, reach_losses: Option<u64>) -> Vec<(String, String)> {
     let state = match own.state {
         MemberState::Up => STATE_UP,
         MemberState::Draining => STATE_DRAINING,
@@ -31,7 +31,7 @@ pub(super) fn key_values(own: &Member, reaches_all: bool) -> Vec<(String, String
         (KEY_RULE_BOOK, format!("{:016x}", own.rule_book)),
         (KEY_HTTP, http),
         (KEY_LEASE, if own.has_lease { String::new() } else { NO_LEASE.to_owned() }),
-        (KEY_REACH, if reaches_all { REACHES_ALL.to_owned() } else { String::new() }),
+        (KEY_REACH_LOSSES, reach_losses.map_or_else(String::new, |losses| losses.to_string())),
         // Last: a member whose state has arrived is complete.
         (KEY_STATE, state.to_owned()),
     ]
@@ -59,7 +59,8 @@ pub(super) fn member(id: &ChitchatId, pairs: &NodeState) -> Option<Member> {
     })
 }
 
-/// Whether the node of these pairs says that it reaches all others of its region.
-pub(super) fn reaches_all(pairs: &NodeState) -> bool {
-    pairs.get(KEY_REACH) == Some(REACHES_ALL)
+/// How often the node of these pairs has lost another one; `None` if it does not reach all, or does
+/// not say so.
+pub(super) fn reach_losses(pairs: &NodeState) -> Option<u64> {
+    pairs.get(KEY_REACH_LOSSES)?.parse().ok()
 }

@@ -39,3 +39,4 @@ pub use digest::are_valid_digests;
 pub use receive::is_plausible;
 pub use replicator::{Counters, Decides, Options, ReceivedFrom, Replicator};
 pub use send::awaits_confirm;
+pub use stray_copies::SettledMap;

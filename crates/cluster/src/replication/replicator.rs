@@ -22,6 +22,7 @@ use super::digest::DigestSnapshot;
 use super::send_queue::SendQueue;
 use super::targets::{Subscribers, Targets};
 use crate::changes::Changes;
+use crate::count;
 use crate::environment::Clock;
 use crate::mesh::{Mesh, Peer};
 
@@ -50,6 +51,8 @@ pub struct Replicator {
     pub(super) subscribers: Mutex<Subscribers>,
     /// The targets for the current topology and the reachable peers.
     targets: ArcSwap<Targets>,
+    /// How often these were without a node of the ring, for which another one stands in.
+    pub(super) reach_losses: AtomicU64,
     /// Held while the replication queue is drained, so that a concurrent `flush` finds every key
     /// either there or in a send queue.
     pub(super) collecting: Mutex<()>,
@@ -141,6 +144,7 @@ impl Replicator {
             send_queues: Mutex::default(),
             subscribers: Mutex::default(),
             targets: ArcSwap::from_pointee(targets),
+            reach_losses: AtomicU64::new(0),
             collecting: Mutex::default(),
             received_from: Mutex::default(),
             changes,
@@ -267,6 +271,9 @@ impl Replicator {
         }
         let next = Arc::new(Targets::new(topology, reachable, self.options.replicas));
         next.checked(now);
+        if !next.reach_all() {
+            count(&self.reach_losses, 1);
+        }
         self.targets.store(next.clone());
         self.targets_changed.notify_one();
         next

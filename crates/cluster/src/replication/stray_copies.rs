@@ -7,10 +7,11 @@
 //!
 //! A node drops them when the cluster has been *at rest* for [`REST`]: one map in force, of which
 //! every member has said that it decides what it owns, and every node of the region says that it
-//! reaches all others (in its gossip), so that none has a stand-in. By then owners have compared
-//! digests with their replicas several times, so each key has as many copies as it is to have. A
-//! copy that has just been sent here is one of a stand-in, of which the news has not come: so it
-//! has to be unchanged for ten seconds more. All of this is done once after each change.
+//! reaches all others (in its gossip), and has all the time, so that none has a stand-in. By then
+//! owners have compared digests with their replicas several times, so each key has as many copies
+//! as it is to have. A copy that has just been sent here is one of a stand-in, of which the news
+//! has not come: so it has to be unchanged for ten seconds more. All of this is done once after
+//! each change.
 //!
 //! **Example.** Of a, b and c, with one replica, a owns k and b has the copy. a restarts, so b owns
 //! k and c becomes its replica; a is back, owns k again, and b is its replica again. When they have
@@ -22,6 +23,7 @@
 //! **Bound.** [`STRAYS_MAX`] copies at a time. While as many are still on the disk, as when it is
 //! full, no further ones are dropped.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate_limiter::engine::State;
@@ -39,44 +41,55 @@ const REST: Duration = Duration::from_secs(20);
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 const LOOKS: u64 = REST.as_secs() / LOOK_INTERVAL.as_secs();
 
-/// For how many looks a copy is unchanged before it is dropped. A node that begins to stand in for a
-/// replica gets changes before it hears that a node does not reach another one.
+/// For how many looks a copy is unchanged before it is dropped. A node that begins to stand in for
+/// a replica gets changes before it hears that a node does not reach another one.
 const UNCHANGED_LOOKS: u32 = 5;
 /// Copies that are dropped together, and most of them that may still be on the disk.
 const STRAYS_MAX: usize = 65_536;
+
+/// The map in force, of which every member has said that it decides what it owns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettledMap {
+    pub epoch: Epoch,
+    /// How often each node has lost another one out of reach, this one at last. All are reached
+    /// now.
+    pub reach_losses: Vec<u64>,
+}
 
 /// How many looks in turn have found the cluster at rest under one map. Not how long ago the first
 /// was: a node that was paused has not looked.
 #[derive(Debug, Default)]
 struct Rest {
-    epoch: Option<Epoch>,
+    settled: Option<SettledMap>,
     looks: u64,
 }
 
 impl Rest {
-    /// A look found the cluster at rest under this map, or not. Returns whether it is time to drop
-    /// copies, once for each rest.
-    fn looked(&mut self, epoch: Option<Epoch>) -> bool {
-        let is_same = epoch.is_some() && epoch == self.epoch;
+    /// A look found the cluster at rest, or not. Returns whether it is time to drop copies, once
+    /// for each rest.
+    fn looked(&mut self, settled: Option<SettledMap>) -> bool {
+        let is_same = settled.is_some() && settled == self.settled;
         self.looks = if is_same { self.looks.saturating_add(1) } else { 0 };
-        self.epoch = epoch;
+        self.settled = settled;
         self.looks == LOOKS
     }
 }
 
 impl Replicator {
-    /// Whether every other node of the region is in reach.
-    pub fn reaches_all(&self) -> bool {
-        self.targets().reach_all()
+    /// How often this node has lost another one of the region out of reach; `None` while it does
+    /// not reach all. A loss that is over soon is one, too: another node stood in meanwhile.
+    pub fn reach_losses(&self) -> Option<u64> {
+        let targets = self.targets();
+        targets.reach_all().then(|| self.reach_losses.load(Ordering::Relaxed))
     }
 
-    /// Drops stray copies after each rest, until `stop`. `settled` returns the epoch of the map in
-    /// force if every member decides what it owns by it
-    /// ([`Driver::settled_epoch`](crate::ownership::Driver::settled_epoch)) and says that it reaches
-    /// all others.
+    /// Drops stray copies after each rest, until `stop`. `settled` returns the map in force if
+    /// every member decides what it owns by it
+    /// ([`Driver::settled_epoch`](crate::ownership::Driver::settled_epoch)) and says that it
+    /// reaches all others ([`Gossip::reach_losses`](crate::gossip::Gossip::reach_losses)).
     pub async fn run_stray_copies(
         &self,
-        settled: impl Fn() -> Option<Epoch>,
+        settled: impl Fn() -> Option<SettledMap>,
         stop: CancellationToken,
     ) {
         let mut looks = self.mesh.ticks.every(LOOK_INTERVAL);
@@ -100,11 +113,11 @@ impl Replicator {
     /// Cancel-safe.
     pub async fn drop_stray_copies(
         &self,
-        settled: impl Fn() -> Option<Epoch>,
+        settled: impl Fn() -> Option<SettledMap>,
         unchanged: Duration,
     ) -> u64 {
         let mut dropped = 0;
-        let Some(epoch) = self.at_rest(&settled) else { return dropped };
+        let Some(at_first) = self.at_rest(&settled) else { return dropped };
         let mut from = Some(Cursor::default());
         while let Some(cursor) = from {
             let (strays, next) = self.stray_copies(cursor).await;
@@ -115,7 +128,7 @@ impl Replicator {
             let looks = unchanged / UNCHANGED_LOOKS;
             for _ in 0..UNCHANGED_LOOKS {
                 tokio::time::sleep(looks).await;
-                if self.at_rest(&settled) != Some(epoch) {
+                if self.at_rest(&settled).as_ref() != Some(&at_first) {
                     return dropped;
                 }
             }
@@ -151,9 +164,11 @@ impl Replicator {
         (strays, from)
     }
 
-    /// The epoch of the map under which the cluster is at rest.
-    fn at_rest(&self, settled: impl Fn() -> Option<Epoch>) -> Option<Epoch> {
-        settled().filter(|_| self.reaches_all())
+    /// Equal as long as the cluster is at rest; `None` when it is not.
+    fn at_rest(&self, settled: impl Fn() -> Option<SettledMap>) -> Option<SettledMap> {
+        let mut settled = settled()?;
+        settled.reach_losses.push(self.reach_losses()?);
+        Some(settled)
     }
 }
 
@@ -165,13 +180,17 @@ mod tests {
     fn copies_are_dropped_once_after_a_rest_under_one_map() {
         let mut rest = Rest::default();
         let mut dropped_at = Vec::new();
-        let maps = [(14, Some(1)), (5, Some(2)), (1, None), (20, Some(2))];
-        let looks = maps.into_iter().flat_map(|(looks, epoch)| vec![epoch.map(Epoch); looks]);
-        for (look, epoch) in looks.enumerate() {
-            if rest.looked(epoch) {
+        // A node that was out of reach between two looks is back at the second.
+        let maps = [(14, Some((1, 0))), (5, Some((2, 0))), (1, None), (8, Some((2, 0)))];
+        let maps = maps.into_iter().chain([(20, Some((2, 1)))]);
+        let settled =
+            |(epoch, losses)| SettledMap { epoch: Epoch(epoch), reach_losses: vec![losses] };
+        let looks = maps.flat_map(|(looks, of)| vec![of.map(settled); looks]);
+        for (look, settled) in looks.enumerate() {
+            if rest.looked(settled) {
                 dropped_at.push(look);
             }
         }
-        assert_eq!(dropped_at, [10, 14 + 5 + 1 + 10]);
+        assert_eq!(dropped_at, [10, 14 + 5 + 1 + 8 + 10]);
     }
 }

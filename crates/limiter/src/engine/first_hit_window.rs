@@ -134,6 +134,17 @@ pub(super) fn open_at(state: &State, quota: &Quota, now: Timestamp) -> Option<Wi
     }
 }
 
+/// Takes hits off a window that is open by the request that was admitted last, whatever the window
+/// of the request that they were charged for.
+pub(super) fn take_back(state: &mut State, hits: u64) {
+    if let State::FirstHitWindow { opened, used, credit } = *state {
+        let Window { used, credit, .. } = given_back(Window { opened, used, credit }, hits, false);
+        let is_counted = used > 0 || credit > 0;
+        *state =
+            if is_counted { State::FirstHitWindow { opened, used, credit } } else { State::Absent };
+    }
+}
+
 /// `window` after a refund.
 fn given_back(window: Window, refund: u64, credits: bool) -> Window {
     let Window { opened, used, credit } = window;

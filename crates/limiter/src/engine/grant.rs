@@ -197,8 +197,12 @@ pub fn give_back(
             if is_open { hits } else { 0 }
         }
         Mark::Opened(opened) => {
-            let open = first_hit_window::open_at(state, quota, now);
-            if open.is_some_and(|window| window.opened == opened) { hits } else { 0 }
+            // Its store knows when it is over: a later request may have made it longer.
+            let is_it = matches!(state, State::FirstHitWindow { opened: of, .. } if *of == opened);
+            if is_it {
+                first_hit_window::take_back(state, hits.into());
+            }
+            return if is_it { hits } else { 0 };
         }
         Mark::Tat(tat) => {
             let ends = now.plus(bucket_term(quota, terms)).max(granted_until);

@@ -20,6 +20,7 @@ use super::sharded::Store;
 use super::slot::Slot;
 use crate::engine::grant::{self, Mark, Offer, Outstanding, Refunded, Terms};
 use crate::engine::{Retry, State, Verdict, preview};
+use crate::quota::{Algorithm, Quota};
 use crate::units::{Hits, Span, Timestamp};
 
 /// What a node asks for.
@@ -88,6 +89,10 @@ impl Store {
             shard.check_uncounted(counters, params, &self.overflow)
         };
         let verdicts = one_after_the_other(hits, check);
+        let is_refused = verdicts.iter().any(|verdict| !verdict.allowed);
+        let is_first_hit = |it: &Counter| it.quota.algorithm() == Algorithm::FirstHitWindow;
+        // A refused request changes no window, and opens none: nor does what it would be granted.
+        let ask = ask.filter(|_| !(is_refused && counters.iter().any(is_first_hit)));
         let granted = ask.and_then(|ask| shard.grant(counters, ask, now));
         self.cut_windows.note(&mut shard, first.key);
         Some(Leased { verdicts, granted, refunded })
@@ -129,6 +134,9 @@ impl Shard {
             return None;
         }
         let mut least = Offer { room: u32::MAX, term: ask.terms.longest };
+        if counters.iter().any(|counter| self.would_end_otherwise(counter, now)) {
+            return None;
+        }
         for counter in counters {
             let state = self.state(counter.key, now).unwrap_or(&State::Absent);
             let Offer { room, term } = grant::offer(state, &counter.quota, ask.terms, now)?;
@@ -147,6 +155,16 @@ impl Shard {
             marks.push(self.charge_grant(counter, hits, least.term, now)?);
         }
         Some(Granted { hits, term: least.term, marks })
+    }
+
+    /// Whether a first-hit window is open, and would end at another time if hits of this quota were
+    /// charged: only a request that is admitted changes that.
+    fn would_end_otherwise(&self, Counter { key, quota }: &Counter, now: Timestamp) -> bool {
+        let Some(slot) = self.table.find(*key).filter(|slot| !slot.is_expired(now)) else {
+            return false;
+        };
+        let is_window = matches!(slot.state, State::FirstHitWindow { .. });
+        is_window && slot.meta.with_expiry(slot.state.expires_at(quota)) != slot.meta
     }
 
     fn charge_grant(
@@ -191,7 +209,7 @@ impl Shard {
             if let Some((slot, queues)) = self.live_mut(*key, now) {
                 let now_refunded = grant::refund(&mut slot.state, quota, hits, outstanding, now);
                 if now_refunded.taken > 0 {
-                    slot.meta = slot.meta.with_expiry(slot.state.expires_at(quota));
+                    expires_after_refund(slot, quota);
                     queues.enqueue_strict(slot);
                     queues.enqueue_snapshot(slot);
                 }
@@ -218,10 +236,21 @@ impl Shard {
         let Some((slot, queues)) = self.live_mut(*key, now) else { return 0 };
         let back = grant::give_back(&mut slot.state, quota, mark, hits, ends, now);
         if back > 0 {
-            slot.meta = slot.meta.with_expiry(slot.state.expires_at(quota));
+            expires_after_refund(slot, quota);
             queues.enqueue_strict(slot);
             queues.enqueue_snapshot(slot);
         }
         back
+    }
+}
+
+/// A first-hit window that is still open ends no earlier: hits may come back long after they were
+/// charged, when a later request has made it longer.
+fn expires_after_refund(slot: &mut Slot, quota: &Quota) {
+    let expires = slot.state.expires_at(quota);
+    if matches!(slot.state, State::FirstHitWindow { .. }) {
+        slot.extend(expires);
+    } else {
+        slot.meta = slot.meta.with_expiry(expires);
     }
 }

@@ -163,6 +163,32 @@ fn what_is_granted_is_not_drained_and_ends_with_the_window() {
     assert_eq!(give_back(1_000), 0, "the window is over");
 }
 
+/// Requests of one key may name several durations.
+#[test]
+fn neither_a_refused_request_nor_hits_that_come_back_end_a_window_earlier() {
+    let (store, day, short) = (store(), first_hit(100, 86_400_000), first_hit(100, 1_000));
+    let terms = Terms { longest: Span::from_secs(9), useful: Span::ZERO };
+    let ask = Ask { wanted: 10, held: 0, divisor: 2, terms, shortest: Span::ZERO };
+    let charged = |counter, hits, now| {
+        let hits = [Hits::new(hits)];
+        store.check_leased_if(&[counter], &hits, Some(ask), &[], at(now), || true).expect("owned")
+    };
+    assert!(charged(day, 50, 0).granted.is_some());
+    for (hits, now) in [(400, 500), (400, 2_000), (0, 500), (0, 2_000)] {
+        let asked = charged(short, hits, now);
+        assert_eq!(asked.granted, None, "{hits} hits of another duration at {now}");
+        assert_eq!(plain(&store, day, 0, 3_000), (true, 40));
+    }
+
+    // One that is admitted opens another window, which the next one makes longer.
+    let granted = charged(short, 1, 4_000).granted.expect("there is room");
+    assert_eq!((plain(&store, day, 50, 4_500), granted.hits), ((true, 39), 10));
+    let ends = (terms, at(5_000));
+    let back = |now| store.give_back_if(&[short], &granted.marks, 5, ends, at(now), || true);
+    assert_eq!((back(4_600), back(8_000)), (5, 5), "also when the shorter one is over");
+    assert_eq!(plain(&store, day, 0, 80_000_000), (true, 49));
+}
+
 #[test]
 fn hits_are_credited_where_that_is_asked_for() {
     let (store, counter) = (store(), first_hit(2, 5_000));
