@@ -43,6 +43,19 @@ fn a_copy_of_a_stand_in_stays_as_long_as_any_two_nodes_do_not_reach_each_other()
         let mut cluster = Cluster::start(TIDEGATE, options).await;
         let meshes: Vec<_> = cluster.nodes.iter().map(|node| node.mesh).collect();
         network.split(&[&meshes[..1], &meshes[1..2]]);
+        // A check that waits for a copy at a node that has just been cut off is refused, and counts.
+        let mut round = 0;
+        until("all counts are confirmed", Duration::from_secs(30), async || {
+            round += 1;
+            for number in 0..40 {
+                let key = format!("round-{round}-{number}");
+                if cluster.admitted(&[2, 3], "quota", "user", &key, 1).await == 0 {
+                    return Err(format!("{key} is not"));
+                }
+            }
+            Ok(())
+        })
+        .await;
         let keys: Vec<String> = (0..40).map(|number| format!("user-{number}")).collect();
         for key in &keys {
             let half = cluster.admitted(&[2, 3], "quota", "user", key, LIMIT / 2).await;
