@@ -158,15 +158,7 @@ fn what_expired_leaves_the_file() {
 /// A node that starts again would load it, and may have no room for what it is to own then.
 #[test]
 fn what_the_store_has_dropped_leaves_the_file_and_may_come_back() {
-    let disk = FullDisk::default();
-    let origin = origin(Secret::Shared(7));
-    let (snapshots, _) = Snapshots::open(Box::new(disk.clone()), origin.clone(), NOW);
-    let store = new_store(100_000);
-    snapshots.load(&store, NOW);
-    for name in 0..500 {
-        store.check(&[day(name)], Hits::ONE, NOW);
-    }
-    snapshots.round(&store, NOW);
+    let (disk, snapshots, store) = with_500_counters();
     let again = store.get(day(7).key, NOW).unwrap();
     for name in 0..100 {
         assert!(store.drop_copy(day(name).key, |_, _| true));
@@ -181,7 +173,7 @@ fn what_the_store_has_dropped_leaves_the_file_and_may_come_back() {
     drop(snapshots);
 
     let restarted = new_store(100_000);
-    Snapshots::open(Box::new(disk), origin, NOW).0.load(&restarted, NOW);
+    Snapshots::open(Box::new(disk), origin(Secret::Shared(7)), NOW).0.load(&restarted, NOW);
     assert_eq!(held(&restarted), held(&store));
     assert_eq!(used(&restarted, 7), 1);
 }
@@ -370,15 +362,7 @@ fn of_two_nodes_with_one_path_the_second_runs_without_storage() {
 
 #[test]
 fn a_full_disk_loses_nothing_once_there_is_room() {
-    let disk = FullDisk::default();
-    let origin = origin(Secret::Shared(7));
-    let (snapshots, _) = Snapshots::open(Box::new(disk.clone()), origin.clone(), NOW);
-    let store = new_store(100_000);
-    snapshots.load(&store, NOW);
-    for name in 0..500 {
-        store.check(&[day(name)], Hits::ONE, NOW);
-    }
-    snapshots.round(&store, NOW);
+    let (disk, snapshots, store) = with_500_counters();
     disk.full.store(true, Ordering::Relaxed);
     for name in 0..2_000 {
         store.check(&[day(name)], Hits::ONE, NOW);
@@ -398,7 +382,7 @@ fn a_full_disk_loses_nothing_once_there_is_room() {
     drop(snapshots);
 
     let restarted = new_store(100_000);
-    Snapshots::open(Box::new(disk), origin, NOW).0.load(&restarted, NOW);
+    Snapshots::open(Box::new(disk), origin(Secret::Shared(7)), NOW).0.load(&restarted, NOW);
     assert_eq!(held(&restarted), held(&store));
 }
 
@@ -543,6 +527,19 @@ impl StorageBackend for Opening {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.room().and_then(|()| self.bytes.write(offset, data))
     }
+}
+
+/// 500 counters of a hit each that are on a disk, which may become full.
+fn with_500_counters() -> (FullDisk, Snapshots, Store) {
+    let (disk, store) = (FullDisk::default(), new_store(100_000));
+    let opened = Snapshots::open(Box::new(disk.clone()), origin(Secret::Shared(7)), NOW);
+    let snapshots = opened.0;
+    snapshots.load(&store, NOW);
+    for name in 0..500 {
+        store.check(&[day(name)], Hits::ONE, NOW);
+    }
+    snapshots.round(&store, NOW);
+    (disk, snapshots, store)
 }
 
 fn origin(secret: Secret) -> Origin {

@@ -35,8 +35,9 @@ use super::digest::fingerprint;
 use super::replicator::Replicator;
 use crate::count;
 
-/// How long the cluster is at rest before anything is dropped: some rounds of anti-entropy, and
-/// short enough that an orderly rolling restart leaves nothing behind from one node to the next.
+/// How long the cluster is at rest before anything is dropped: some rounds of anti-entropy. With
+/// the looks in which copies are unchanged, an orderly rolling restart that waits 40 s from one
+/// node to the next leaves nothing behind.
 const REST: Duration = Duration::from_secs(20);
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 const LOOKS: u64 = REST.as_secs() / LOOK_INTERVAL.as_secs();

@@ -160,6 +160,9 @@ impl Shard {
     /// Whether a first-hit window is open, and would end at another time if hits of this quota were
     /// charged: only a request that is admitted changes that.
     fn would_end_otherwise(&self, Counter { key, quota }: &Counter, now: Timestamp) -> bool {
+        if quota.algorithm() != Algorithm::FirstHitWindow {
+            return false;
+        }
         let Some(slot) = self.table.find(*key).filter(|slot| !slot.is_expired(now)) else {
             return false;
         };
