@@ -3,7 +3,7 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidegate_cluster::pki::Bearer;
+use tidegate_cluster::pki::{Bearer, REVOCATIONS_MAX, RevokeError};
 use tidegate_cluster::revocations;
 use tidegate_ownership::identity::NodeId;
 
@@ -69,11 +69,20 @@ impl Certificates for View {
             }
             let connected = mesh.certificate_begins(&id);
             let now = self.core.clock.system();
-            let Some(revocation) = mesh.revocations.revoke(id, connected, now) else {
-                return conflict(
-                    "its certificate begins more than an hour after the time of this node; correct \
-                     the clock of this machine, or ask another node",
-                );
+            let revocation = match mesh.revocations.revoke(id, connected, now) {
+                Ok(revocation) => revocation,
+                Err(RevokeError::Future) => {
+                    return conflict(
+                        "its certificate begins more than an hour after the time of this node; \
+                         correct the clock of this machine, or ask another node",
+                    );
+                }
+                Err(RevokeError::Full) => {
+                    return Err(Refusal::Conflict(format!(
+                        "{REVOCATIONS_MAX} nodes are revoked, and no more can be: replace the \
+                         authority (docs/operations.md)"
+                    )));
+                }
             };
             let announced = revocations::announce(&revocation, mesh).await;
             let not_on_disk = !mesh.revocations.are_kept(revocations::KEEP_PATIENCE).await;

@@ -330,6 +330,10 @@ fn certificate(core: &Core, mesh: &Mesh, status: &certificates::Status, readings
     let loads = [("ok", status.loads_ok), ("failed", status.loads_failed)];
     readings.add_each(names::CERTIFICATE_LOADS, "outcome", loads);
     readings.add(names::MESH_UNTRUSTED, read(&mesh.counters.untrusted));
+    readings.add(names::REVOKED_NODES, mesh.revocations.count() as u64);
+    if let Some(are_saved) = mesh.revocations.is_kept() {
+        readings.add(names::REVOCATIONS_SAVED, are_saved);
+    }
     if let Some(issuer) = &core.issuer {
         let left = issuer.signer_left(core.clock.system());
         readings.add(names::SIGNER_EXPIRES, left.as_nanos() / 1_000_000_000);

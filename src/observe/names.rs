@@ -135,6 +135,10 @@ pub const SIGNER_EXPIRES: Metric = gauge(
 );
 pub const CERTIFICATE_OK: Metric =
     gauge("certificate_ok", "1 while the present files of [tls] are in use");
+pub const REVOKED_NODES: Metric =
+    gauge("revoked_nodes", "Nodes whose certificates are refused, of at most 1,024");
+pub const REVOCATIONS_SAVED: Metric =
+    gauge("revocations_saved", "1 while revocations are written to node.data_dir");
 pub const CERTIFICATE_LOADS: Metric =
     counter("certificate_loads", "Changes of the files of [tls], by outcome");
 pub const MESH_UNTRUSTED: Metric = counter(

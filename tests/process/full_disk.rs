@@ -1,5 +1,7 @@
 //! A disk that is full for a while costs the cluster no vote once it has room again.
 
+use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
@@ -50,10 +52,37 @@ async fn a_voter_whose_disk_was_full_votes_again_when_there_is_room() {
     }
 }
 
+/// It is not confirmed meanwhile, and written by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revocation_that_found_the_disk_full_is_written_when_there_is_room() {
+    let sets = &["cluster.deadline=1s"];
+    let options = ClusterOptions { nodes: THREE, sets, has_disks: true, ..Default::default() };
+    let cluster = Cluster::start(TIDEGATE, options).await;
+    let [asked, full, _] = &cluster.nodes[..] else { panic!("not three") };
+    shows(full, "tidegate_revocations_saved", 1).await;
+    full.limit_files(Some(0));
+    let url = format!("http://{}", asked.admin);
+    let revoke = ["ca", "revoke", "--node", "n9", "--unknown", "--url", &url];
+    let revoked = Command::new(TIDEGATE).env_clear().args(revoke).output().unwrap();
+    let text = String::from_utf8(revoked.stderr).unwrap();
+    assert_eq!(revoked.status.code(), Some(1), "{text}");
+    assert!(text.contains(&full.id), "{text}");
+    shows(full, "tidegate_revoked_nodes", 1).await;
+    shows(full, "tidegate_revocations_saved", 0).await;
+    full.limit_files(None);
+    shows(full, "tidegate_revocations_saved", 1).await;
+    let kept = fs::read_to_string(full.data_dir().join("revoked.json")).unwrap();
+    assert!(kept.contains("\"n9\""), "{kept}");
+}
+
 async fn saves_the_map(node: &Node, is_saved: bool) {
-    until("it says whether it saves the map", WITHIN, async || {
-        let shown = node.metric("tidegate_map_saved").await;
-        if shown == u64::from(is_saved) { Ok(()) } else { Err(shown.to_string()) }
+    shows(node, "tidegate_map_saved", u64::from(is_saved)).await;
+}
+
+async fn shows(node: &Node, metric: &str, expected: u64) {
+    until(&format!("{metric} is {expected}"), WITHIN, async || {
+        let shown = node.metric(metric).await;
+        if shown == expected { Ok(()) } else { Err(shown.to_string()) }
     })
     .await;
 }

@@ -39,7 +39,7 @@ pub use files::{
     secret_line, write_public, write_secret,
 };
 pub use identity::{Identity, SECRETS_MAX, Tls, load};
-pub use revocations::{REVOCATIONS_MAX, Revocation, Revocations};
+pub use revocations::{REVOCATIONS_MAX, Revocation, Revocations, RevokeError};
 pub use signer::{NewKey, REQUEST_BYTES_MAX, SignError, Signer, request_from_pem};
 pub use token::{JoinToken, NotAToken, PIN_BYTES, TOKEN_SECRET_BYTES, pin};
 pub use verify::{

@@ -17,8 +17,9 @@
 //! disk. It confirms a revocation when that is there ([`Revocations::are_kept`]), so that all nodes
 //! may die at once.
 //!
-//! **Bound.** The latest [`REVOCATIONS_MAX`] are kept; the log says when one is forgotten. Near
-//! the bound, replace the authority instead: then everything that it signed is refused.
+//! **Bound.** At [`REVOCATIONS_MAX`] a further node is not revoked ([`RevokeError::Full`]): replace
+//! the authority instead, then everything that it signed is refused. Nodes that are asked at the
+//! same time may exceed it together; then the latest are kept, and the log says which is forgotten.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -44,6 +45,17 @@ pub const REVOCATIONS_MAX: usize = 1_024;
 pub struct Revocation {
     pub node: NodeId,
     pub at: Timestamp,
+}
+
+/// Why a node was not revoked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RevokeError {
+    /// Its certificate begins later than any revocation may.
+    #[error("its certificate begins more than an hour after the time of this node")]
+    Future,
+    /// Another one would be forgotten.
+    #[error("{REVOCATIONS_MAX} nodes are revoked")]
+    Full,
 }
 
 /// The revocations that this node knows.
@@ -78,17 +90,26 @@ impl Revocations {
     ///
     /// `connected` is when the certificate begins with which it is connected. That may be later
     /// than `now` by the clock here, and so may one that was issued after an earlier revocation:
-    /// both are revoked. `None` if that would be too far ahead.
+    /// both are revoked.
+    ///
+    /// # Errors
+    ///
+    /// [`RevokeError`]; nothing has changed then.
     pub fn revoke(
         &self,
         node: NodeId,
         connected: Option<Timestamp>,
         now: Timestamp,
-    ) -> Option<Revocation> {
+    ) -> Result<Revocation, RevokeError> {
+        let is_full = self.known.load().len() >= REVOCATIONS_MAX;
+        if is_full && self.until(&node).is_none() {
+            return Err(RevokeError::Full);
+        }
         let issued_after = self.issued_after(node.as_str());
         let at = [connected, issued_after].into_iter().flatten().fold(now, Timestamp::max);
         let revocation = Revocation { node, at };
-        self.merge([revocation.clone()], now).then_some(revocation)
+        let is_merged = self.merge([revocation.clone()], now);
+        is_merged.then_some(revocation).ok_or(RevokeError::Future)
     }
 
     /// Until when certificates of this node may begin to be refused.
@@ -119,6 +140,17 @@ impl Revocations {
     /// at all, and then after each write.
     pub fn set_kept(&self, changes: u64) {
         self.kept.send_replace(Some(changes));
+    }
+
+    /// Whether all that is known is on the disk; `None` on a node without one.
+    pub fn is_kept(&self) -> Option<bool> {
+        let changes = *self.changes.borrow();
+        self.kept.borrow().map(|kept| kept >= changes)
+    }
+
+    /// How many nodes are revoked.
+    pub fn count(&self) -> usize {
+        self.known.load().len()
     }
 
     /// Waits until all that is known now is on the disk, for so long at most; returns whether it
@@ -235,13 +267,14 @@ mod tests {
             let connected = Some(begins).filter(|begins| *begins > 101);
             let connected = connected.map(Timestamp::from_secs);
             let at = revocations.revoke(node(), connected, Timestamp::from_secs(now));
-            assert!(at.is_some_and(|it| it.at >= Timestamp::from_secs(begins)), "{now} {begins}");
+            assert!(at.is_ok_and(|it| it.at >= Timestamp::from_secs(begins)), "{now} {begins}");
             assert_eq!(revocations.refuse(&certificate("n4", begins)), Some(node()), "{now}");
         }
         let revocations = Revocations::default();
         let far = Some(Timestamp::from_secs(4_000));
         let node = NodeId::new("n4").expect("an id");
-        assert_eq!(revocations.revoke(node, far, Timestamp::from_secs(1)), None);
+        let revoked = revocations.revoke(node, far, Timestamp::from_secs(1));
+        assert_eq!(revoked, Err(RevokeError::Future));
     }
 
     #[test]
@@ -266,10 +299,13 @@ mod tests {
         let (revocations, patience) = (Revocations::default(), Duration::from_secs(1));
         revocations.merge([revoked("n1", 1)], NOW);
         assert!(revocations.are_kept(patience).await, "there is no disk");
+        assert_eq!(revocations.is_kept(), None);
         revocations.set_kept(0);
         assert!(!revocations.are_kept(patience).await);
+        assert_eq!(revocations.is_kept(), Some(false));
         revocations.set_kept(*revocations.changes().borrow());
         assert!(revocations.are_kept(patience).await);
+        assert_eq!(revocations.is_kept(), Some(true));
         revocations.merge([revoked("n2", 2)], NOW);
         assert!(!revocations.are_kept(patience).await);
     }
@@ -279,6 +315,20 @@ mod tests {
         let revocations = Revocations::default();
         assert!(!revocations.merge([revoked("n1", 1_000_000), revoked("n2", 5)], NOW));
         assert_eq!(revocations.all(), [revoked("n2", 5)]);
+    }
+
+    #[test]
+    fn at_the_bound_no_further_node_is_revoked() {
+        let revocations = Revocations::default();
+        let entry = |number: usize| revoked(&format!("n{number}"), 5);
+        revocations.merge((1..=REVOCATIONS_MAX).map(entry), NOW);
+        let revoke = |node: &str| {
+            let node = NodeId::new(node).expect("an id");
+            revocations.revoke(node, None, Timestamp::from_secs(9)).map(|it| it.at)
+        };
+        assert_eq!(revoke("other"), Err(RevokeError::Full));
+        assert_eq!(revocations.count(), REVOCATIONS_MAX);
+        assert_eq!(revoke("n7"), Ok(Timestamp::from_secs(9)), "it is revoked already");
     }
 
     #[test]
