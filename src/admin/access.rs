@@ -20,6 +20,9 @@
 //! | read and write | 401 | reads, 403 | reads, writes |
 //! | read | 401 | reads, 403 | |
 //!
+//! **Replaced tokens.** New ones apply to the next request, also of an open connection, and end the
+//! responses that go on ([`Streamed`](crate::front::serve::Streamed)).
+//!
 //! Source: RFC 9110, 7.2, 11.6.1, 15.5.2, 15.5.4 and 15.5.20; RFC 6750, 3.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -30,12 +33,15 @@ use http::header::{AUTHORIZATION, HOST};
 use http::request::Parts;
 use http::uri::Authority;
 use subtle::ConstantTimeEq;
+use tokio_util::sync::CancellationToken;
 
 /// Whom the admin listener serves; clones share their tokens.
 #[derive(Clone, Default)]
 pub struct Access {
     hosts: Arc<[String]>,
     tokens: Arc<ArcSwap<Tokens>>,
+    /// Cancelled when the tokens are replaced.
+    replaced: Arc<ArcSwap<CancellationToken>>,
 }
 
 /// The tokens of the listener: two different ones, of visible characters.
@@ -79,12 +85,18 @@ impl Access {
     /// `hosts` are names without a port.
     pub fn new(hosts: impl IntoIterator<Item = String>, tokens: Tokens) -> Self {
         let tokens = Arc::new(ArcSwap::from_pointee(tokens));
-        Self { hosts: hosts.into_iter().collect(), tokens }
+        Self { hosts: hosts.into_iter().collect(), tokens, replaced: Arc::default() }
     }
 
     /// From now on these are the tokens, and no others.
     pub(super) fn replace_tokens(&self, tokens: Tokens) {
         self.tokens.store(Arc::new(tokens));
+        self.replaced.swap(Arc::default()).cancel();
+    }
+
+    /// Cancelled when the present tokens are replaced. To be taken before a request is checked.
+    pub(super) fn until_replaced(&self) -> CancellationToken {
+        CancellationToken::clone(&self.replaced.load())
     }
 
     #[cfg(test)]

@@ -5,10 +5,12 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
+use futures_util::StreamExt;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, LOCATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, Method, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
@@ -28,6 +30,7 @@ use super::key::{CarriedKey, Key, KeyOrder, Keys};
 use super::operate::{Operate, Refusal};
 use super::report::{DrainReport, Inspect};
 use crate::front::pages::Page;
+use crate::front::serve::Streamed;
 use crate::front::{Probes, cross_site};
 use crate::observe::metrics;
 
@@ -199,9 +202,17 @@ async fn for_role(
     let (parts, body) = request.into_parts();
     // Whoever has a browser only is led to the page that asks for the token.
     let is_led = parts.uri.path() == "/" && is_page(&parts.headers);
+    let replaced = access.until_replaced();
     match access.check_role(&parts, role) {
         Err(denied) if !is_led => unauthorised(denied),
-        Ok(()) | Err(_) => next.run(Request::from_parts(parts, body)).await,
+        Ok(()) | Err(_) => {
+            let response = next.run(Request::from_parts(parts, body)).await;
+            if response.extensions().get::<Streamed>().is_none() {
+                return response;
+            }
+            let until = replaced.cancelled_owned();
+            response.map(|body| Body::from_stream(body.into_data_stream().take_until(until)))
+        }
     }
 }
 
@@ -495,8 +506,18 @@ fn not_watched() -> Response {
 /// Same as SIGTERM. Responds before the drain is complete; with `?wait=true` when it has ended,
 /// just before the listener closes.
 async fn drain(State(state): State<Routed>, uri: Uri) -> Response {
+    let waits = match argument(&uri, "wait").as_deref().map(str::parse) {
+        None => false,
+        Some(Ok(waits)) => waits,
+        Some(Err(_)) => {
+            return refuse(
+                StatusCode::BAD_REQUEST,
+                "wait is true or false; use POST /drain?wait=true",
+            );
+        }
+    };
     state.admin.drain.cancel();
-    if argument(&uri, "wait").as_deref() == Some("true") {
+    if waits {
         let mut drained = state.admin.drained;
         // Its sender lives as long as the node.
         if let Ok(Some(report)) = drained.wait_for(Option::is_some).await.map(|end| end.clone()) {

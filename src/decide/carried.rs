@@ -10,7 +10,8 @@
 //! ```
 //!
 //! **Order.** Checks of one key are decided in the order of the request: all of them here, or all
-//! of them in calls that follow each other.
+//! of them in calls that follow each other. A call is of one rule, so those of a key that gives
+//! something back by both rules are calls of one check each.
 //!
 //! **Once.** Each check of a call has an id of its own, so that an owner to which a call is sent
 //! again decides none of them twice (`dedup_cache.rs`).
@@ -116,6 +117,29 @@ struct Deferred<'c> {
     carried: Carried,
     /// What was found out of it here already.
     begun: Option<Step>,
+}
+
+/// The modes of the checks of a key in one request.
+#[derive(Clone, Copy, Debug, Default)]
+struct KeyModes {
+    /// Some are leased.
+    is_leased: bool,
+    /// Some are strict and give something back.
+    gives_back_strict: bool,
+}
+
+impl KeyModes {
+    fn note(&mut self, check: &Deferred<'_>) {
+        let is_leased = check.rule.mode == Mode::Leased;
+        self.is_leased |= is_leased;
+        self.gives_back_strict |= !is_leased && check.carried.gives_back();
+    }
+
+    /// A call is leased or not. What charges may be in either, and what gives back only in one of
+    /// its own mode.
+    fn share_a_call(self) -> bool {
+        !(self.is_leased && self.gives_back_strict)
+    }
 }
 
 /// What an owner has to know of the rule of a check.
@@ -271,19 +295,25 @@ impl Decider {
         let begun: Vec<_> = deferred.iter_mut().map(|it| it.begun.take()).collect();
         let deferred = &deferred;
         let mut chains: BTreeMap<u64, Vec<(&Deferred<'_>, Option<Step>)>> = BTreeMap::new();
-        let mut to_owners: BTreeMap<Option<NodeId>, Vec<&Deferred<'_>>> = BTreeMap::new();
+        let mut to_owners: BTreeMap<(Option<NodeId>, bool), Vec<&Deferred<'_>>> = BTreeMap::new();
         let topology = self.shared.node.topology.load_full();
+        let mut modes: BTreeMap<u64, KeyModes> = BTreeMap::new();
+        for check in deferred {
+            modes.entry(check.carried.counter.key.token).or_default().note(check);
+        }
         for (check, begun) in deferred.iter().zip(begun) {
             let token = check.carried.counter.key.token;
-            if granted.contains(&token) || (is_alone && is_of_rule(check)) {
+            let mode = modes.get(&token).copied().unwrap_or_default();
+            let is_granted = granted.contains(&token) || (is_alone && is_of_rule(check));
+            if is_granted || !mode.share_a_call() {
                 chains.entry(token).or_default().push((check, begun));
             } else {
                 let owner = topology.owner(check.rule.scope, token).cloned();
-                to_owners.entry(owner).or_default().push(check);
+                to_owners.entry((owner, mode.is_leased)).or_default().push(check);
             }
         }
         let chains = chains.into_values().map(|chain| self.decide_chain(chain, now));
-        let calls = to_owners.into_iter().map(|(owner, checks)| async move {
+        let calls = to_owners.into_iter().map(|((owner, _), checks)| async move {
             let mut brought = Brought::new();
             // One after the other: checks of one key may be in several.
             for checks in checks.chunks(COMBINED_VERDICTS_MAX) {
@@ -364,6 +394,9 @@ impl Decider {
             Some(first) => self.call_once(owner, first.rule, checks).await,
             None => return Brought::new(),
         };
+        for check in checks.iter().filter(|check| check.carried.resets) {
+            self.reset_held(check.carried.counter.key);
+        }
         let came = self.shared.node.clock.now();
         let mut brought = Brought::new();
         let mut left: BTreeMap<u64, Vec<&Deferred<'_>>> = BTreeMap::new();
@@ -533,6 +566,19 @@ impl Decider {
 
     /// Has one check decided by the owner of its key, wherever that is.
     async fn search_owner(&self, rule: &Rule, check: &Carried) -> Result<Decided, NoVerdict> {
+        let decided = self.search_owner_until_found(rule, check).await;
+        // Also if no answer came: it may have been reset.
+        if check.resets {
+            self.reset_held(check.counter.key);
+        }
+        decided
+    }
+
+    async fn search_owner_until_found(
+        &self,
+        rule: &Rule,
+        check: &Carried,
+    ) -> Result<Decided, NoVerdict> {
         let node = &self.shared.node;
         let key = check.counter.key;
         let deadline = Instant::now() + self.deadline(rule.scope);
@@ -650,8 +696,10 @@ impl Decider {
         let (of_others, since) = self.unknown_grants(rule.scope, now);
         let unknown = if rule.is_leased { of_others } else { UnknownGrants::default() };
         let owns = || self.decides_since(rule.scope, key.token, since);
-        let charged = grant_ledger.enter(counters, None, now, |_, outstanding| {
-            let outstanding = unknown.beside(counters, outstanding);
+        let charged = grant_ledger.enter(counters, None, now, |_, known| {
+            // A reset takes what an earlier one was going to take.
+            let known = if check.resets { known.outstanding.clone() } else { known.of_refund() };
+            let outstanding = unknown.beside(counters, &known);
             let outstanding = outstanding.first().copied().unwrap_or_default();
             let (result, refunded) =
                 node.store.check_carried_beside_if(check, outstanding, now, owns)?;
@@ -661,8 +709,10 @@ impl Decider {
             self.recall_from_all(key);
         }
         if check.resets {
+            // Of an owner before this node.
+            self.reset_held(key);
             self.after_reset(&rule.limits(check), &charged.refunded, unknown, now);
-        } else if !charged.refunded.is_empty() {
+        } else {
             self.refund_later(&rule.limits(check), &charged.refunded, unknown, now);
         }
         self.announce_carried(check, rule.scope);

@@ -83,6 +83,15 @@ struct Entry {
     is_before_reset: bool,
 }
 
+/// What is counted of a key beside what may be given back.
+#[derive(Debug, Default)]
+pub(super) struct Beside {
+    /// Of each counter, what is granted and can still be given back; empty if nothing is.
+    pub(super) outstanding: SmallVec<[Outstanding; 1]>,
+    /// What a reset is going to take off the first counter.
+    spent_before_reset: u64,
+}
+
 /// What a charge came to.
 #[derive(Debug)]
 pub(super) struct Charged<T> {
@@ -103,25 +112,25 @@ pub(super) struct TakenBack {
 
 impl GrantLedger {
     /// Decides checks of these counters by `charge`, and enters what it grants to a holder under a
-    /// number. `charge` is passed whether the ledger has room for a grant, and what is outstanding
-    /// of each counter.
+    /// number. `charge` is passed whether the ledger has room for a grant, and what is outstanding.
     pub(super) fn enter<T>(
         &self,
         counters: &[Counter],
         to: Option<(&Holder, u64)>,
         now: Timestamp,
-        charge: impl FnOnce(bool, &[Outstanding]) -> Option<Charged<T>>,
+        charge: impl FnOnce(bool, &Beside) -> Option<Charged<T>>,
     ) -> Option<Charged<T>> {
         let key = counters.first()?.key;
         let mut shard = self.shard(key).lock();
         self.sweep(&mut shard, now);
         let has_room = to.is_some() && self.entries.load(Ordering::Relaxed) < ENTRIES_MAX;
-        let outstanding = shard.keys.get_mut(&key).map(|of_key| {
+        let beside = shard.keys.get_mut(&key).map(|of_key| {
             let removed = of_key.remove_ended(now);
             self.entries.fetch_sub(removed, Ordering::Relaxed);
-            of_key.outstanding(counters, now)
+            let outstanding = of_key.outstanding(counters, now);
+            Beside { outstanding, spent_before_reset: of_key.spent_before_reset }
         });
-        let charged = charge(has_room, outstanding.as_deref().unwrap_or_default())?;
+        let charged = charge(has_room, &beside.unwrap_or_default())?;
         let Shard { keys, sweep } = &mut *shard;
         if let Some(of_key) = keys.get_mut(&key) {
             of_key.is_refused |= charged.is_refused;
@@ -301,6 +310,17 @@ impl Entry {
     /// What was spent of it, if its limit was reset since it was made.
     fn spent_before_reset(&self, unspent: u32) -> u64 {
         if self.is_before_reset { self.hits.saturating_sub(unspent).into() } else { 0 }
+    }
+}
+
+impl Beside {
+    /// What a refund takes nothing of: also what a reset is going to take.
+    pub(super) fn of_refund(&self) -> SmallVec<[Outstanding; 1]> {
+        let mut outstanding = self.outstanding.clone();
+        if let Some(first) = outstanding.first_mut() {
+            first.hits = first.hits.saturating_add(self.spent_before_reset);
+        }
+        outstanding
     }
 }
 

@@ -94,6 +94,8 @@ struct Held {
     /// Ask for more when less is left.
     low: u32,
     is_asking: bool,
+    /// What calls bring that left before is given back: the limit was reset then.
+    reset_at: Monotonic,
     /// Of a share of another region: what the next call asks for, whatever was checked.
     ahead: u32,
     /// Since it was looked at.
@@ -355,7 +357,8 @@ impl HeldGrants {
             return unspent;
         };
         let until = asked.plus(Span::from_nanos(term.as_nanos() / 4 * 3));
-        if until <= monotonic && !self.is_leaving.load(Ordering::Relaxed) {
+        let is_before_reset = asked < held.reset_at;
+        if is_before_reset || until <= monotonic && !self.is_leaving.load(Ordering::Relaxed) {
             self.count(limits, |hits| &hits.late, hits);
             unspent.push(Unspent { limits: limits.clone(), owner, id, hits });
             return unspent;
@@ -403,6 +406,20 @@ impl HeldGrants {
         let unspent: SmallVec<[Unspent; 2]> =
             shard.held.get_mut(&key).map(|held| held.take().collect()).unwrap_or_default();
         self.count_all(&unspent, |hits| &hits.recalled);
+        unspent
+    }
+
+    /// The limit of this key was reset by now: takes all that is held of it, and has given back
+    /// what calls bring that are on their way.
+    pub(super) fn reset(&self, key: KeyHash, monotonic: Monotonic) -> SmallVec<[Unspent; 2]> {
+        if self.keys.load(Ordering::Relaxed) == 0 {
+            return SmallVec::new();
+        }
+        let mut shard = self.shard(key).lock();
+        let Some(held) = shard.held.get_mut(&key) else { return SmallVec::new() };
+        held.reset_at = monotonic;
+        let unspent = held.take().collect::<SmallVec<[Unspent; 2]>>();
+        self.count_all(&unspent, |hits| &hits.given_back);
         unspent
     }
 
@@ -508,6 +525,7 @@ impl Held {
             pace: (0, Span::ZERO),
             low: 0,
             is_asking: false,
+            reset_at: Monotonic::START,
             ahead: 0,
             is_used: false,
             due: Monotonic::NEVER,

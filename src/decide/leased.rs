@@ -204,6 +204,14 @@ impl Decider {
         sent.await;
     }
 
+    /// The limit of this key was reset for this node, which gives back what it holds: what it spent
+    /// of that from now on would count as before the reset.
+    pub(super) fn reset_held(&self, key: KeyHash) {
+        let Shared { node, held_grants, .. } = &*self.shared;
+        let unspent = held_grants.reset(key, node.clock.monotonic());
+        unspent.into_iter().for_each(|it| self.give_back(it));
+    }
+
     /// An owner refused a check while this node holds hits of the key: of another node, or one for
     /// which it holds too few. Gives them back; returns whether there were any.
     pub fn recalled(&self, key: KeyHash) -> bool {
@@ -328,13 +336,13 @@ impl Decider {
         let beside = to.map_or(0, |(holder, _)| self.holders_beside(holder, limits));
         let (unknown, since) = self.unknown_grants(*scope, now);
         let owns = || self.decides_since(*scope, token, since);
-        let charged = grant_ledger.enter(counters, to, now, |has_room, outstanding| {
+        let charged = grant_ledger.enter(counters, to, now, |has_room, known| {
             let holder = to.map(|(holder, _)| holder).filter(|_| has_room);
             let ask = ask.zip(holder).map(|(GrantAsk { wanted, held, shortest }, holder)| {
                 let (divisor, terms) = self.grant_bounds(*scope, holder, beside, shortest);
                 Ask { wanted, held, divisor, terms, shortest }
             });
-            let outstanding = unknown.beside(counters, outstanding);
+            let outstanding = unknown.beside(counters, &known.of_refund());
             let leased =
                 node.store.check_leased_if(counters, hits, ask, &outstanding, now, owns)?;
             let is_refused = leased.verdicts.iter().any(|verdict| !verdict.allowed);
@@ -379,8 +387,8 @@ impl Decider {
         }
         let (Limits { scope, counters, .. }, nothing) = (limits, SmallVec::new());
         let (unknown, _) = self.unknown_grants(*scope, now);
-        let charged = grant_ledger.enter(counters, None, now, |_, outstanding| {
-            let result = charge(&unknown.beside(counters, outstanding))?;
+        let charged = grant_ledger.enter(counters, None, now, |_, known| {
+            let result = charge(&unknown.beside(counters, &known.of_refund()))?;
             Some(Charged { result, is_refused: false, granted: None, refunded: nothing })
         });
         charged.map(|charged| charged.result)

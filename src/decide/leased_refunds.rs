@@ -20,6 +20,10 @@
 //! ten of them: 46 are counted. A client gives 50 hits back at another node. The owner takes 30 and
 //! keeps 16 for later. When the node has given six back, it takes the other ten.
 //!
+//! **Beside a reset.** What nodes had spent of grants before a limit was reset is taken off when it
+//! is known ([`grant_ledger`](super::grant_ledger)). It is not there for a refund, which would have
+//! the reset take hits that come later.
+//!
 //! Where the map changes while a refund waits, other owners may have made grants again, and it
 //! waits once more; and so where another refund has taken what it waited for. It ends with the
 //! window, or with the ownership of the key.
@@ -29,7 +33,7 @@
 
 use std::time::Duration;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tidegate_cluster::mesh::StreamClass;
 use tidegate_cluster::mesh::codec::COMBINED_CHECKS;
 use tidegate_cluster::mesh::wire::Call;
@@ -52,6 +56,17 @@ use super::outcome::Decided;
 const MARGIN: Duration = Duration::from_millis(1);
 /// Of which it is not known how much is granted.
 const ANY: Outstanding = Outstanding { hits: u64::MAX, until: Timestamp::NEVER };
+
+/// Hits of a counter that a refund is to take when grants have ended.
+#[derive(Debug)]
+struct Waiting {
+    /// The position of the counter in its limits.
+    at: usize,
+    key: KeyHash,
+    hits: u64,
+    /// The end of its window.
+    ends: Timestamp,
+}
 
 /// What others may have granted that owned the keys of this node before; by default nothing.
 #[derive(Clone, Copy, Debug, Default)]
@@ -131,62 +146,67 @@ impl Decider {
         if refunded.is_empty() {
             return;
         }
-        let Shared { grant_ledger, waiting_refunds, .. } = &*self.shared;
-        let before_reset =
-            limits.key().map_or(0, |key| grant_ledger.may_be_spent_before_reset(key));
-        let waits = |counter: &Counter, refunded: &Refunded| {
-            let left_max = refunded.left_max.saturating_sub(before_reset);
-            let ends = self.end_of_window(counter, now);
-            (waiting_refunds.add(counter.key, Refunded { left_max, ..*refunded }, ends, now), ends)
-        };
         let is_left = refunded.iter().any(|refunded| refunded.left > 0);
-        let place = if is_left { waiting_refunds.place() } else { None };
+        let place = if is_left { self.shared.waiting_refunds.place() } else { None };
+        let each = refunded.iter().enumerate();
         let Some(place) = place else {
-            for (counter, refunded) in limits.counters.iter().zip(refunded) {
-                waits(counter, &Refunded { left: 0, ..*refunded });
+            for (at, refunded) in each {
+                self.add_waiting(limits, at, Refunded { left: 0, ..*refunded }, now);
             }
             return;
         };
-        let of_each = limits.counters.iter().zip(refunded);
-        let waiting: SmallVec<[(KeyHash, u64, Timestamp); 1]> = of_each
-            .map(|(counter, refunded)| {
-                let (hits, ends) = waits(counter, refunded);
-                (counter.key, hits, ends)
-            })
-            .collect();
-        if waiting.iter().all(|(_, hits, _)| *hits == 0) {
-            return;
-        }
-        self.when_grants_have_ended(limits, unknown, now, place, move |decider, limits, then| {
-            for (at, (counter, hits, ends)) in waiting.iter().enumerate() {
-                let hits = decider.shared.waiting_refunds.take(*counter, *hits, *ends, then);
-                if hits > 0 {
-                    decider.refund_counter(limits, at, hits, then);
-                }
-            }
-        });
+        let waiting = each.filter_map(|(at, it)| self.add_waiting(limits, at, *it, now)).collect();
+        self.take_later(limits, waiting, unknown, now, place);
     }
 
     /// A refund that has waited could not take this of the counter at this position either: a later
     /// one has taken what was accounted for, and the rest is of newer grants.
     fn refund_again(&self, limits: &Limits, at: usize, refunded: Refunded, now: Timestamp) {
-        let Shared { grant_ledger, waiting_refunds, .. } = &*self.shared;
-        let (Some(key), Some(counter)) = (limits.key(), limits.counters.get(at)) else { return };
-        let before_reset = grant_ledger.may_be_spent_before_reset(key);
-        let left_max = refunded.left_max.saturating_sub(before_reset);
-        let ends = self.end_of_window(counter, now);
-        let hits = waiting_refunds.add(counter.key, Refunded { left_max, ..refunded }, ends, now);
-        let counter = counter.key;
-        let place = if hits > 0 { waiting_refunds.place() } else { None };
-        let Some(place) = place else {
-            waiting_refunds.take(counter, hits, ends, now);
+        let waiting_refunds = &self.shared.waiting_refunds;
+        let Some(waiting) = self.add_waiting(limits, at, refunded, now) else { return };
+        let Some(place) = waiting_refunds.place() else {
+            waiting_refunds.take(waiting.key, waiting.hits, waiting.ends, now);
             return;
         };
         let (unknown, _) = self.unknown_grants(limits.scope, now);
+        self.take_later(limits, smallvec![waiting], unknown, now, place);
+    }
+
+    /// What of this waits, for the counter at this position; `None` if nothing does.
+    fn add_waiting(
+        &self,
+        limits: &Limits,
+        at: usize,
+        refunded: Refunded,
+        now: Timestamp,
+    ) -> Option<Waiting> {
+        let Shared { grant_ledger, waiting_refunds, .. } = &*self.shared;
+        let counter = limits.counters.get(at)?;
+        let before_reset =
+            limits.key().map_or(0, |key| grant_ledger.may_be_spent_before_reset(key));
+        let left_max = refunded.left_max.saturating_sub(before_reset);
+        let (key, ends) = (counter.key, self.end_of_window(counter, now));
+        let hits = waiting_refunds.add(key, Refunded { left_max, ..refunded }, ends, now);
+        (hits > 0).then_some(Waiting { at, key, hits, ends })
+    }
+
+    fn take_later(
+        &self,
+        limits: &Limits,
+        waiting: SmallVec<[Waiting; 1]>,
+        unknown: UnknownGrants,
+        now: Timestamp,
+        place: OwnedSemaphorePermit,
+    ) {
+        if waiting.is_empty() {
+            return;
+        }
         self.when_grants_have_ended(limits, unknown, now, place, move |decider, limits, then| {
-            let hits = decider.shared.waiting_refunds.take(counter, hits, ends, then);
-            if hits > 0 {
-                decider.refund_counter(limits, at, hits, then);
+            for Waiting { at, key, hits, ends } in &waiting {
+                let hits = decider.shared.waiting_refunds.take(*key, *hits, *ends, then);
+                if hits > 0 {
+                    decider.refund_counter(limits, *at, hits, then);
+                }
             }
         });
     }
@@ -295,8 +315,8 @@ impl Decider {
         let hits = Hits::new(i64::try_from(hits).map_or(i64::MIN, |hits| -hits));
         let (unknown, since) = self.unknown_grants(*scope, now);
         let owns = || self.decides_since(*scope, token, since);
-        let charged = grant_ledger.enter(counters, None, now, |_, outstanding| {
-            let known = unknown.beside(counters, outstanding);
+        let charged = grant_ledger.enter(counters, None, now, |_, known| {
+            let known = unknown.beside(counters, &known.of_refund());
             let mut outstanding: SmallVec<[_; 1]> = counters.iter().map(|_| ANY).collect();
             if let Some(of_this) = outstanding.get_mut(at) {
                 *of_this = known.get(at).copied().unwrap_or_default();

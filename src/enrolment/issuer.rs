@@ -18,7 +18,9 @@ use tidegate_cluster::mesh::{Mesh, Peer};
 use tidegate_cluster::pki::{
     self, BACKDATED, Bearer, JoinToken, SignError, Signer, TOKEN_SECRET_BYTES, Validity,
 };
+use tidegate_cluster::revocations::is_believed;
 use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_ownership::identity::NodeId;
 
 use super::service_account::ServiceAccount;
 use super::signed_token::Keys;
@@ -111,7 +113,8 @@ impl Issuer {
         let mut secret = [0; TOKEN_SECRET_BYTES];
         self.entropy.fill(&mut secret).map_err(|error| Refused::Here(error.to_string()))?;
         let now = self.clock.system();
-        if !self.tokens.lock().add(sha256(&secret), bearer, now.plus(ttl), now) {
+        let revoked = self.revoked(bearer.node);
+        if !self.tokens.lock().add(sha256(&secret), bearer, revoked, now.plus(ttl), now) {
             return Err(Refused::Here(format!(
                 "{TOKENS_MAX} tokens wait to be used; wait until some have expired"
             )));
@@ -143,11 +146,17 @@ impl Issuer {
         let token: JoinToken = token.parse().map_err(|error| asker(&error))?;
         let (secret, of_request) = (sha256(&token.secret), sha256(request));
         let mut tokens = self.tokens.lock();
-        let bearer = tokens.check(&secret, &of_request, self.clock.system());
+        let revoked = |node: &str| self.revoked(node);
+        let bearer = tokens.check(&secret, &of_request, revoked, self.clock.system());
         let bearer = bearer.map_err(|refused: TokenRefused| asker(&refused))?;
         let enrolled = self.enrolled(bearer, request)?;
         tokens.used(&secret, of_request);
         Ok(enrolled)
+    }
+
+    /// Until when a node is revoked.
+    fn revoked(&self, node: &str) -> Option<Timestamp> {
+        NodeId::new(node).ok().and_then(|node| self.mesh.revocations.until(&node))
     }
 
     /// A pod may join as often as it starts.
@@ -177,12 +186,15 @@ impl Issuer {
     }
 
     /// The reply to a peer that renews its certificate: its present one says who it is. Reads the
-    /// signer's files; of a node without a signer it is empty.
+    /// signer's files; of a node without a signer it is empty, and so from one that has just started
+    /// and may not have heard that the peer is revoked.
     pub fn reply_to(
         issuer: Option<&Arc<Self>>,
         from: &Peer,
         request: Vec<u8>,
     ) -> BoxFuture<'static, Reply> {
+        // A peer that is not believed yet asks again.
+        let issuer = issuer.filter(|issuer| is_believed(from, &issuer.mesh));
         let Some(issuer) = issuer.cloned() else {
             return ready(Reply::Certificate(Vec::new())).boxed();
         };

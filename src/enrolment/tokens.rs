@@ -4,7 +4,8 @@
 //! secret only its SHA-256 is kept.
 //!
 //! A token that was used answers the same signing request again, so that a node whose answer was
-//! lost may repeat it: it has no other key, and gets no other certificate by that.
+//! lost may repeat it: it has no other key. A revocation of the node ends its tokens, also those
+//! that were not used: who has the stolen one may have them.
 //!
 //! **Bound.** [`TOKENS_MAX`] that wait to be used; those whose time is over make room. At the bound
 //! no token is made. Of those that were used, as many are remembered; then the one that ends first
@@ -29,6 +30,8 @@ struct Token {
     region: String,
     role: Role,
     until: Timestamp,
+    /// Until when the node was revoked when the token was made.
+    revoked: Option<Timestamp>,
     /// The SHA-256 of the signing request that it was used for.
     used_for: Option<Digest>,
 }
@@ -45,14 +48,18 @@ pub(super) enum Refused {
     Expired,
     #[error("the token was used already; make another with `tidegate ca token`")]
     Used,
+    #[error("the node was revoked since the token was made; make another with `tidegate ca token`")]
+    Revoked,
 }
 
 impl Tokens {
-    /// Adds a token whose secret has this digest. False at the bound.
+    /// Adds a token whose secret has this digest, for a node that is `revoked` until then. False at
+    /// the bound.
     pub(super) fn add(
         &mut self,
         secret: Digest,
         bearer: Bearer<'_>,
+        revoked: Option<Timestamp>,
         until: Timestamp,
         now: Timestamp,
     ) -> bool {
@@ -64,15 +71,17 @@ impl Tokens {
         }
         let Bearer { node, region, role } = bearer;
         let (node, region) = (node.to_owned(), region.to_owned());
-        self.0.insert(secret, Token { node, region, role, until, used_for: None });
+        self.0.insert(secret, Token { node, region, role, until, revoked, used_for: None });
         true
     }
 
-    /// For whom the token is, if it is good for this signing request at `now`.
+    /// For whom the token is, if it is good for this signing request at `now`. `revoked` says until
+    /// when a node is revoked.
     pub(super) fn check(
         &self,
         secret: &Digest,
         request: &Digest,
+        revoked: impl FnOnce(&str) -> Option<Timestamp>,
         now: Timestamp,
     ) -> Result<Bearer<'_>, Refused> {
         let token = self.0.get(secret).ok_or(Refused::Unknown)?;
@@ -81,6 +90,9 @@ impl Tokens {
         }
         if token.until <= now {
             return Err(Refused::Expired);
+        }
+        if revoked(&token.node) != token.revoked {
+            return Err(Refused::Revoked);
         }
         Ok(Bearer { node: &token.node, region: &token.region, role: token.role })
     }
@@ -104,6 +116,15 @@ impl Tokens {
 mod tests {
     use super::*;
 
+    fn check<'t>(
+        tokens: &'t Tokens,
+        secret: &Digest,
+        request: &Digest,
+        now: Timestamp,
+    ) -> Result<Bearer<'t>, Refused> {
+        tokens.check(secret, request, |_| None, now)
+    }
+
     const fn at(secs: u64) -> Timestamp {
         Timestamp::from_secs(secs)
     }
@@ -112,15 +133,39 @@ mod tests {
     fn a_token_works_once_for_its_node_and_not_after_its_time() {
         let mut tokens = Tokens::default();
         let bearer = Bearer::core("n4", "eu");
-        assert!(tokens.add([1; 32], bearer, at(100), at(0)));
-        assert_eq!(tokens.check(&[2; 32], &[7; 32], at(0)), Err(Refused::Unknown));
-        assert_eq!(tokens.check(&[1; 32], &[7; 32], at(99)), Ok(bearer));
-        assert_eq!(tokens.check(&[1; 32], &[8; 32], at(100)), Err(Refused::Expired));
+        assert!(tokens.add([1; 32], bearer, None, at(100), at(0)));
+        assert_eq!(check(&tokens, &[2; 32], &[7; 32], at(0)), Err(Refused::Unknown));
+        assert_eq!(check(&tokens, &[1; 32], &[7; 32], at(99)), Ok(bearer));
+        assert_eq!(check(&tokens, &[1; 32], &[8; 32], at(100)), Err(Refused::Expired));
         tokens.used(&[1; 32], [7; 32]);
-        assert_eq!(tokens.check(&[1; 32], &[8; 32], at(99)), Err(Refused::Used));
+        assert_eq!(check(&tokens, &[1; 32], &[8; 32], at(99)), Err(Refused::Used));
         // The answer was lost.
-        assert_eq!(tokens.check(&[1; 32], &[7; 32], at(99)), Ok(bearer));
-        assert_eq!(tokens.check(&[1; 32], &[7; 32], at(100)), Err(Refused::Expired));
+        assert_eq!(check(&tokens, &[1; 32], &[7; 32], at(99)), Ok(bearer));
+        assert_eq!(check(&tokens, &[1; 32], &[7; 32], at(100)), Err(Refused::Expired));
+    }
+
+    #[test]
+    fn a_revocation_ends_the_tokens_of_its_node() {
+        let mut tokens = Tokens::default();
+        let (bearer, until) = (Bearer::core("n4", "eu"), at(1_000));
+        let of = |tokens: &Tokens, number: u8, revoked: Option<u64>| {
+            let revoked = |node: &str| revoked.filter(|_| node == "n4").map(at);
+            tokens.check(&[number; 32], &[7; 32], revoked, at(50)).map(|_| ())
+        };
+        assert!(tokens.add([1; 32], bearer, None, until, at(0)));
+        assert!(tokens.add([2; 32], bearer, None, until, at(0)));
+        assert!(tokens.add([3; 32], Bearer::core("n5", "eu"), None, until, at(0)));
+        tokens.used(&[1; 32], [7; 32]);
+        assert_eq!([of(&tokens, 1, None), of(&tokens, 2, None)], [Ok(()); 2]);
+        assert_eq!(
+            [of(&tokens, 1, Some(40)), of(&tokens, 2, Some(40))],
+            [Err(Refused::Revoked); 2]
+        );
+        assert_eq!(of(&tokens, 3, Some(40)), Ok(()), "another node");
+        // The operator lets it join again, and then not.
+        assert!(tokens.add([4; 32], bearer, Some(at(40)), until, at(45)));
+        assert_eq!(of(&tokens, 4, Some(40)), Ok(()));
+        assert_eq!(of(&tokens, 4, Some(48)), Err(Refused::Revoked));
     }
 
     fn digest(number: usize) -> Digest {
@@ -135,13 +180,13 @@ mod tests {
         let bearer = Bearer::core("n4", "eu");
         for number in 0..2 * TOKENS_MAX {
             let until = at(100 + number as u64);
-            assert!(tokens.add(digest(number), bearer, until, at(0)), "{number}");
+            assert!(tokens.add(digest(number), bearer, None, until, at(0)), "{number}");
             tokens.used(&digest(number), [7; 32]);
         }
         assert_eq!(tokens.0.len(), TOKENS_MAX);
-        let first = tokens.check(&digest(0), &[7; 32], at(0));
+        let first = check(&tokens, &digest(0), &[7; 32], at(0));
         assert_eq!(first, Err(Refused::Unknown), "the one that ends first is forgotten");
-        let last = tokens.check(&digest(2 * TOKENS_MAX - 1), &[8; 32], at(0));
+        let last = check(&tokens, &digest(2 * TOKENS_MAX - 1), &[8; 32], at(0));
         assert_eq!(last, Err(Refused::Used));
     }
 
@@ -151,10 +196,10 @@ mod tests {
         let bearer = Bearer::core("n4", "eu");
         for number in 0..TOKENS_MAX {
             let until = if number == 0 { at(10) } else { at(100) };
-            assert!(tokens.add(digest(number), bearer, until, at(0)));
+            assert!(tokens.add(digest(number), bearer, None, until, at(0)));
         }
-        assert!(!tokens.add(digest(TOKENS_MAX), bearer, at(100), at(9)));
-        assert!(tokens.add(digest(TOKENS_MAX), bearer, at(100), at(10)));
-        assert!(!tokens.add(digest(TOKENS_MAX + 1), bearer, at(100), at(10)));
+        assert!(!tokens.add(digest(TOKENS_MAX), bearer, None, at(100), at(9)));
+        assert!(tokens.add(digest(TOKENS_MAX), bearer, None, at(100), at(10)));
+        assert!(!tokens.add(digest(TOKENS_MAX + 1), bearer, None, at(100), at(10)));
     }
 }

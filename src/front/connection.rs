@@ -13,7 +13,7 @@ use bytes::{Buf, Bytes};
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use http::{Request, Response, Version};
+use http::{HeaderMap, Request, Response, Version};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -25,6 +25,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tokio_util::io::InspectReader;
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 use tower::{BoxError, ServiceExt};
 
 use super::bounds::{Bounds, MaxAge};
@@ -55,7 +56,8 @@ const HTTP2_SEND_BUFFER: usize = 64 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
-/// In the extensions of a response that is sent for as long as the client wants it.
+/// In the extensions of a response of gRPC that is sent for as long as the client wants it, or until
+/// the listener drains: then its status is `UNAVAILABLE`.
 #[derive(Clone, Copy, Debug)]
 pub struct Endless;
 
@@ -323,6 +325,7 @@ impl Connection {
     > + use<S> {
         // Only HTTP requests are limited by address, and an extension is three allocations.
         let is_http = !matches!(self.protocols, Protocols::Grpc(_));
+        let drain = self.drain.clone();
         let peer = is_http.then_some(Peer(self.peer));
         service_fn(move |mut request: Request<Incoming>| {
             if let Some(peer) = peer {
@@ -337,13 +340,15 @@ impl Connection {
             }
             let in_flight = timeouts.begin();
             let response = service.clone().oneshot(request);
+            let drain = drain.clone();
             async move {
                 let response = response.await?;
                 let is_endless = response.extensions().get::<Endless>().is_some();
                 let is_streamed = response.extensions().get::<Streamed>().is_some();
                 let is_unmeasured = is_endless || is_streamed;
                 let in_flight = if is_unmeasured { in_flight } else { in_flight.sends() };
-                Ok(response.map(|body| InFlightBody { body, in_flight, is_streamed }))
+                let ends = is_endless.then(|| drain.cancelled_owned().boxed());
+                Ok(response.map(|body| InFlightBody { body, in_flight, is_streamed, ends }))
             }
         })
     }
@@ -391,6 +396,16 @@ struct InFlightBody<B> {
     in_flight: InFlight,
     /// Whether the client has time for each part of its own.
     is_streamed: bool,
+    /// When an [`Endless`] one ends all the same.
+    ends: Option<BoxFuture<'static, ()>>,
+}
+
+/// The trailers of a gRPC response that ends because the listener drains.
+fn shutting_down() -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    // Its text is short and plain.
+    let _ = Status::unavailable("the listener is shutting down").add_header(&mut trailers);
+    trailers
 }
 
 /// Data of a response, dropped when it was written to the socket.
@@ -407,13 +422,21 @@ impl<B: ResponseBody> Body for InFlightBody<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, B::Error>>> {
-        let Self { body, in_flight, is_streamed } = &mut *self;
+        let Self { body, in_flight, is_streamed, ends } = &mut *self;
         let with_guard = |data| {
             let guard = in_flight.clone();
             let guard = if *is_streamed { guard.sends() } else { guard };
             InFlightData { data, _in_flight: guard }
         };
-        let frame = ready!(Pin::new(body).poll_frame(cx));
+        // What it still has to say is sent before it ends.
+        let frame = match Pin::new(body).poll_frame(cx) {
+            Poll::Ready(frame) => frame,
+            Poll::Pending => {
+                ready!(ends.as_mut().map_or(Poll::Pending, |ends| ends.poll_unpin(cx)));
+                *ends = None;
+                return Poll::Ready(Some(Ok(Frame::trailers(shutting_down()))));
+            }
+        };
         Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(with_guard))))
     }
 

@@ -47,9 +47,14 @@ impl Readiness {
     /// Runs until `stop`.
     pub(super) async fn keep(self, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(INTERVAL);
+        let mut shown = None;
         loop {
             self.check();
-            self.grpc.set_serving(self.health.ready().is_ok()).await;
+            let is_ready = self.health.ready().is_ok();
+            // Those who watch receive each setting.
+            if shown.replace(is_ready) != Some(is_ready) {
+                self.grpc.set_serving(is_ready).await;
+            }
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = ticks.tick() => {}

@@ -10,6 +10,9 @@ use tidegate_testkit::http_client::{Http, check_body};
 use tidegate_testkit::ports;
 use tidegate_testkit::process::Process;
 use tidegate_testkit::wait::until;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::TIDEGATE;
 
@@ -98,6 +101,10 @@ async fn a_token_that_reads_shows_everything_and_orders_nothing() {
 
     // A token is replaced without a restart, and the one before it is refused.
     let before = write_token("before.token", "fedcba9876543210");
+    let mut events = TcpStream::connect(admin).await.unwrap();
+    let request = "GET /events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ";
+    let request = format!("{request}fedcba9876543210\r\nconnection: close\r\n\r\n");
+    events.write_all(request.as_bytes()).await.unwrap();
     write_token("read.token", "a-new-token-that-reads\n");
     let replaced = async || {
         let shown = run(&["status"], Some(&reads));
@@ -106,6 +113,12 @@ async fn a_token_that_reads_shows_everything_and_orders_nothing() {
     until("the new token reads", PATIENCE, replaced).await;
     assert_eq!(run(&["status"], Some(&before)).status.code(), Some(2));
     assert!(run(&["status"], Some(&writes)).status.success());
+    let mut received = Vec::new();
+    let ended = timeout(PATIENCE, events.read_to_end(&mut received)).await;
+    ended.expect("what is open by the token before it ends").unwrap();
+    let received = String::from_utf8_lossy(&received);
+    assert!(received.starts_with("HTTP/1.1 200 OK"), "{received}");
+    assert!(received.ends_with("\r\n0\r\n\r\n"), "{received}");
 
     let drained = run(&["drain"], Some(&writes));
     assert!(drained.status.success(), "{drained:?}");

@@ -55,8 +55,8 @@ async fn a_voter_whose_disk_was_full_votes_again_when_there_is_room() {
 /// It is not confirmed meanwhile, and written by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revocation_that_found_the_disk_full_is_written_when_there_is_room() {
-    let sets = &["cluster.deadline=1s"];
-    let options = ClusterOptions { nodes: THREE, sets, has_disks: true, ..Default::default() };
+    let options =
+        ClusterOptions { nodes: THREE, rules: RULES, has_disks: true, ..ClusterOptions::default() };
     let cluster = Cluster::start(TIDEGATE, options).await;
     let [asked, full, _] = &cluster.nodes[..] else { panic!("not three") };
     shows(full, "tidegate_revocations_saved", 1).await;

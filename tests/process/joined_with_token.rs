@@ -110,7 +110,8 @@ async fn how_long_a_signer_lasts_is_a_metric_of_the_node_that_signs() {
 async fn a_revoked_node_is_refused_by_all_and_its_keys_move() {
     let (mut cluster, peer) = signing(&[]).await;
     let pki = cluster.dir.path().join("joined");
-    succeeded(&join(&peer, &token(&cluster.nodes[0], &["--node", "n4"]), &pki));
+    let [used, unused] = [(); 2].map(|()| token(&cluster.nodes[0], &["--node", "n4"]));
+    succeeded(&join(&peer, &used, &pki));
     cluster.add_joined("n4", &pki, OPTIONS).start();
     cluster.one_view().await;
     let client = Http::new();
@@ -160,6 +161,13 @@ async fn a_revoked_node_is_refused_by_all_and_its_keys_move() {
         admitted += usize::from(passes(&client, node, &user).await);
     }
     assert_eq!(admitted, 3, "seven of ten were used");
+    // A thief has its tokens, too, with the key for which one was used.
+    let stolen = cluster.dir.path().join("stolen");
+    fs::create_dir(&stolen).unwrap();
+    fs::copy(pki.join("node.key"), stolen.join("node.key")).unwrap();
+    for token in [&used, &unused] {
+        refused(join(&peer, token, &stolen), "revoked since the token was made");
+    }
 
     // A thief starts it again, and nobody else: the nodes know it from their disks.
     for node in &mut cluster.nodes {

@@ -33,7 +33,10 @@ pub(crate) trait Compared: Send + Sync + 'static {
     fn compare(&self) -> Call;
 
     /// Merges what a peer replied to [`Compared::compare`], if it is another set.
-    fn merge_reply(&self, reply: Reply, mesh: &Mesh);
+    fn merge_reply(&self, from: &Peer, reply: Reply, mesh: &Mesh);
+
+    /// Merges what is to be merged because time has passed.
+    fn look(&self, _mesh: &Mesh) {}
 }
 
 /// What became of an announcement.
@@ -94,6 +97,7 @@ pub(crate) async fn run<S: Compared>(set: Arc<S>, mesh: Arc<Mesh>, stop: Cancell
                 _ = round.tick() => true,
                 _ = looks.tick() => false,
             };
+            set.look(&mesh);
             let mut peers = mesh.peers();
             peers.retain(|peer| !peer.is_unreachable());
             compared.retain(|id, generation| {
@@ -104,7 +108,7 @@ pub(crate) async fn run<S: Compared>(set: Arc<S>, mesh: Arc<Mesh>, stop: Cancell
             let Some(peer) = new.or_else(in_turn) else { continue };
             turn = turn.wrapping_add(usize::from(is_round));
             if let Some(reply) = call::<S>(&mesh, peer, set.compare()).await {
-                set.merge_reply(reply, &mesh);
+                set.merge_reply(peer, reply, &mesh);
                 compared.insert(peer.id.clone(), peer.generation);
             }
         }

@@ -147,7 +147,7 @@ impl Compared for Interventions {
         Call::Interventions(InterventionCall::Compare { digest })
     }
 
-    fn merge_reply(&self, reply: Reply, _: &Mesh) {
+    fn merge_reply(&self, _: &Peer, reply: Reply, _: &Mesh) {
         if let Reply::Interventions(entries) = reply
             && entries.len() <= INTERVENTIONS_MAX
         {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::NodeId;
 use tokio_util::sync::CancellationToken;
 
@@ -62,6 +63,9 @@ fn reply(mesh: &Mesh, from: &Peer, call: RevocationCall) -> Reply {
         RevocationCall::Announce(_) if from.role == Role::Edge => Reply::Malformed,
         RevocationCall::Announce(revocation) => {
             let node = revocation.node.clone();
+            if !is_believed(from, mesh) {
+                return Reply::Unconfirmed;
+            }
             if !mesh.revocations.merge([revocation], mesh.clock.system()) {
                 return Reply::Unconfirmed;
             }
@@ -73,6 +77,17 @@ fn reply(mesh: &Mesh, from: &Peer, call: RevocationCall) -> Reply {
         RevocationCall::Compare { digest } if digest == mesh.revocations.digest() => Reply::Done,
         RevocationCall::Compare { .. } => Reply::Revocations(mesh.revocations.all()),
     }
+}
+
+/// Whether a peer may give orders and renew its certificate here: this node, if it has just started,
+/// has heard of two that it is not revoked.
+pub fn is_believed(from: &Peer, mesh: &Mesh) -> bool {
+    mesh.revocations.may_order((&from.id, begins(from, mesh)))
+}
+
+/// When the certificate begins with which a peer is connected.
+fn begins(peer: &Peer, mesh: &Mesh) -> Timestamp {
+    mesh.certificate_begins(&peer.id).unwrap_or(Timestamp::EPOCH)
 }
 
 /// Compares with peers until `stop`.
@@ -87,11 +102,17 @@ impl Compared for Revocations {
         Call::Revocations(RevocationCall::Compare { digest: self.digest() })
     }
 
-    fn merge_reply(&self, reply: Reply, mesh: &Mesh) {
-        if let Reply::Revocations(entries) = reply
-            && entries.len() <= REVOCATIONS_MAX
-        {
-            self.merge(entries, mesh.clock.system());
-        }
+    fn merge_reply(&self, from: &Peer, reply: Reply, mesh: &Mesh) {
+        let says = match reply {
+            Reply::Revocations(entries) if entries.len() <= REVOCATIONS_MAX => entries,
+            Reply::Done => self.all(),
+            _ => return,
+        };
+        let (now, monotonic) = (mesh.clock.system(), mesh.clock.monotonic());
+        self.heard((&from.id, begins(from, mesh)), says, now, monotonic);
+    }
+
+    fn look(&self, mesh: &Mesh) {
+        Revocations::look(self, mesh.clock.system(), mesh.clock.monotonic());
     }
 }

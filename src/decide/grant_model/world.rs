@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tidegate_limiter::engine::grant::{self, Mark, Refunded, Terms};
 use tidegate_limiter::engine::{State, decide, preview};
 use tidegate_limiter::policy::{Durability, Scope};
@@ -306,12 +307,12 @@ impl World {
         };
         let unknown = UnknownGrants::since(since, self.setting.terms.longest, now);
         let ledger = Arc::make_mut(&mut self.owner.ledger);
-        let charged = ledger.enter(&counters, None, now, |_, outstanding| {
-            let outstanding = match without {
-                Some(Rule::OutstandingIsNotRefunded) => &[],
-                _ => outstanding,
+        let charged = ledger.enter(&counters, None, now, |_, known| {
+            let known = match without {
+                Some(Rule::OutstandingIsNotRefunded) => SmallVec::new(),
+                _ => known.of_refund(),
             };
-            let outstanding = unknown.beside(&counters, outstanding);
+            let outstanding = unknown.beside(&counters, &known);
             let leased =
                 store.check_leased_if(&counters, &refund, None, &outstanding, now, || true)?;
             let (granted, refunded) = (None, leased.refunded);
@@ -436,12 +437,18 @@ impl World {
         let ledger = Arc::make_mut(&mut self.owner.ledger);
         let mut decide = || {
             let to = Some((&holder, id));
-            let made = ledger.enter(&counters, to, now, |has_room, outstanding| {
+            let made = ledger.enter(&counters, to, now, |has_room, known| {
                 let ask = Ask { wanted, held, divisor, terms, shortest: Span::ZERO };
                 let ask = has_room.then_some(ask);
                 let peek = [Hits::PEEK];
-                let leased =
-                    store.check_leased_if(&counters, &peek, ask, outstanding, now, || true)?;
+                let leased = store.check_leased_if(
+                    &counters,
+                    &peek,
+                    ask,
+                    &known.outstanding,
+                    now,
+                    || true,
+                )?;
                 let Leased { verdicts, granted, refunded } = leased;
                 Some(Charged { result: verdicts, is_refused: false, granted, refunded })
             })?;

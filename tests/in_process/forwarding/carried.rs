@@ -351,6 +351,103 @@ async fn a_second_reset_takes_no_hits_that_come_after_it() {
     }
 }
 
+/// A node spends nothing after a reset that it was granted before it, which the owner would take off.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hits_after_a_reset_are_counted_also_at_a_node_that_held_some() {
+    let nodes = three(patient).await;
+    let [a, b, _] = &nodes[..] else { unreachable!("three nodes") };
+    takes_back(a, b).await;
+    let keys: Vec<String> = keys_of(a, "b", "after").take(12).collect();
+    let quota = Quota::simple(Algorithm::FirstHitWindow, 1_000, HOUR).expect("valid");
+    let of = |key, hits| CarriedCheck { quota, is_leased: true, ..check(key, hits, HOUR) };
+    let mut held = 0;
+    for (number, key) in keys.iter().enumerate() {
+        let before = a.core.decider.granted_hits().1;
+        granted(a, &of(key, 1)).await;
+        held += a.core.decider.granted_hits().1 - before;
+        let reset = CarriedCheck { resets: true, ..of(key, 0) };
+        // In one request, and one after the other.
+        if number % 2 == 0 {
+            let mut checks = vec![reset];
+            checks.extend([of(key, 1); 50]);
+            assert!(decide(a, &checks).await.iter().all(|it| it.verdict.allowed));
+        } else {
+            one(a, reset).await;
+            for _ in 0..50 {
+                assert!(one(a, of(key, 1)).await.0);
+            }
+        }
+    }
+    println!("{held} hits were held");
+    // What was granted before the resets is accounted for, and what is granted now is given back.
+    sleep(Duration::from_secs(4)).await;
+    for key in &keys {
+        assert_eq!(one(b, CarriedCheck { is_leased: false, ..of(key, 0) }).await.1, 950, "{key}");
+    }
+}
+
+/// What a reset is going to take is not there to be refunded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refund_after_a_reset_takes_no_hits_that_come_later() {
+    let nodes = three(patient).await;
+    let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
+    takes_back(a, b).await;
+    let keys: Vec<String> = keys_of(a, "b", "refund").take(12).collect();
+    let quota = Quota::simple(Algorithm::FirstHitWindow, 1_000, HOUR).expect("valid");
+    let of = |key, is_leased, hits| CarriedCheck { quota, is_leased, ..check(key, hits, HOUR) };
+    for (number, key) in keys.iter().enumerate() {
+        granted(a, &of(key, true, 1)).await;
+        for _ in 0..30 {
+            one(a, of(key, true, 1)).await;
+        }
+        // By the rule of `GLOBAL` and by that of others.
+        let is_leased = number % 2 == 0;
+        one(c, CarriedCheck { resets: true, ..of(key, is_leased, 0) }).await;
+        one(c, of(key, is_leased, -30)).await;
+        sleep(Duration::from_millis(50)).await;
+        one(c, of(key, is_leased, -30)).await;
+        assert!(one(b, of(key, false, 400)).await.0);
+    }
+    sleep(Duration::from_secs(4)).await;
+    for key in &keys {
+        assert_eq!(one(b, of(key, false, 0)).await.1, 600, "{key}");
+    }
+}
+
+/// An owner treats a request as of its own rule, whatever is in one message with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_gives_back_is_decided_by_its_own_rule_beside_others() {
+    let mut nodes = three(patient).await;
+    let quota = Quota::simple(Algorithm::FirstHitWindow, 1_000, HOUR).expect("valid");
+    let of = |key, is_leased, hits| CarriedCheck { quota, is_leased, ..check(key, hits, HOUR) };
+    let keys: Vec<String> = keys_of(&nodes[0], "b", "beside").take(24).collect();
+    for key in &keys {
+        assert!(one(&nodes[0], of(key, false, 300)).await.0);
+    }
+    let b = nodes.remove(1);
+    let [a, _] = &nodes[..] else { unreachable!("two nodes") };
+    b.stop().await;
+    // The new owner does not know yet what was granted, which delays a reset with `GLOBAL` alone.
+    let mut at_once = 0;
+    for pair in keys.chunks(2) {
+        let [plain, global] = pair else { unreachable!("two keys") };
+        let reset = CarriedCheck { resets: true, ..of(plain, false, 0) };
+        let decided = decide(a, &[of(global, true, 1), reset, of(plain, false, 1_000)]).await;
+        let remaining = decided[1].verdict.remaining;
+        assert_eq!(remaining, 1_000, "{plain} by {:?}", decided[1].source);
+        assert!(decided[2].verdict.allowed, "{plain}");
+        at_once += u32::from(decided[1].source == VerdictSource::Owner);
+        // Both kinds of one key.
+        let reset = CarriedCheck { resets: true, ..of(global, false, 0) };
+        let checks = [of(global, true, 1), reset, of(global, true, 1), of(global, false, 999)];
+        let decided = decide(a, &checks).await;
+        assert_eq!(decided[1].verdict.remaining, 1_000, "{global} by {:?}", decided[1].source);
+        assert!(decided[2].verdict.allowed && decided[3].verdict.allowed, "{global}");
+        assert!(!one(a, of(global, false, 1)).await.0, "{global}");
+    }
+    assert!(at_once > 0, "a owns all of them");
+}
+
 /// Ten refunds of all that was used, while other nodes hold granted hits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refunds_beside_grants_give_back_what_was_used_once() {

@@ -326,6 +326,30 @@ async fn a_health_watch_outlasts_the_send_timeout() {
     assert_eq!(second.status(), ServingStatus::Serving);
 }
 
+/// It would hold a drain up until `limits.drain_timeout`.
+#[tokio::test]
+async fn a_health_watch_ends_with_the_listener_when_all_is_said() {
+    let table = Table::usual();
+    let (mut listener, health) = grpc_listener(
+        &table,
+        Bounds { drain_timeout: Duration::from_secs(60), ..Bounds::default() },
+    )
+    .await;
+    health.set_serving(true).await;
+    let mut client = HealthClient::new(endpoint(listener.addr).connect_lazy());
+    let request = HealthCheckRequest { service: SERVICE_NAME.to_owned() };
+    let mut watch = client.watch(request).await.expect("a stream").into_inner();
+    let mut next = async || in_time("hear of it", watch.message()).await;
+    let first = next().await.expect("a status").expect("no end");
+    assert_eq!(first.status(), ServingStatus::Serving);
+    health.set_serving(false).await;
+    listener.drain.cancel();
+    let last = next().await.expect("a status").expect("no end");
+    assert_eq!(last.status(), ServingStatus::NotServing);
+    assert_eq!(next().await.expect_err("an end").code(), tonic::Code::Unavailable);
+    in_time("drain", &mut listener.served).await.expect("served to the end");
+}
+
 #[tokio::test]
 async fn streams_of_one_connection_are_bounded() {
     const REFUSED_STREAM: u32 = 7;

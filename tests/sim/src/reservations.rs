@@ -83,8 +83,6 @@ pub(crate) struct Due {
 
 /// How many of a million reservations nobody commits.
 const FORGOTTEN_PPM: u32 = 150_000;
-/// How often a client, if any of a million is due, sends a commit again that no owner confirmed.
-const RETRIED_PPM: u32 = 500_000;
 /// Of those committed the confirmations that are waited for: most are sent again.
 const WANTED: [usize; 4] = [1, 2, 2, 3];
 
@@ -153,10 +151,7 @@ impl Reservations {
         if due.is_empty() {
             return None;
         }
-        let is_unconfirmed = |at: &usize| list[*at].commits.last().is_some_and(Commit::has_failed);
-        let unconfirmed: Vec<usize> = due.iter().copied().filter(is_unconfirmed).collect();
-        let is_retried = !unconfirmed.is_empty() && dice.chance(RETRIED_PPM);
-        let number = dice.pick(if is_retried { &unconfirmed } else { &due });
+        let number = dice.pick(&due);
         let reserved = &mut list[number];
         let amount = reserved.amount;
         let cost = *reserved.cost.get_or_insert_with(|| draw_cost(amount, dice));
@@ -204,13 +199,6 @@ impl Reservations {
 
     fn lock(&self) -> MutexGuard<'_, Vec<Reserved>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Commit {
-    /// Whether it has ended, and some owner has not confirmed it.
-    fn has_failed(&self) -> bool {
-        self.ended_ms.is_some() && self.settled.is_none()
     }
 }
 

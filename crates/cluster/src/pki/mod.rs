@@ -27,6 +27,7 @@ mod revocations;
 mod signer;
 mod token;
 mod verify;
+mod witnesses;
 
 use std::fmt::Display;
 use std::path::Path;

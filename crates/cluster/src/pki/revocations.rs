@@ -13,7 +13,7 @@
 //! that is issued at 10:05 and begins at 10:00:01 is not ([`Revocations::issued_after`]).
 //!
 //! All nodes have the same set: of one node the latest time. How it reaches them:
-//! [`revocations`](crate::revocations). It needs no majority, and what a node knows it keeps on its
+//! [`revocations`](crate::revocations); what a node that starts believes: `witnesses.rs`. It needs no majority, and what a node knows it keeps on its
 //! disk. It confirms a revocation when that is there ([`Revocations::are_kept`]), so that all nodes
 //! may die at once.
 //!
@@ -31,11 +31,12 @@ use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
-use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_limiter::units::{Monotonic, Span, Timestamp};
 use tidegate_ownership::identity::NodeId;
 use tokio::sync::watch;
 
 use super::verify::{begins_at, names_node};
+use super::witnesses::Witnesses;
 
 /// Most revoked nodes.
 pub const REVOCATIONS_MAX: usize = 1_024;
@@ -68,6 +69,7 @@ pub struct Revocations {
     changes: watch::Sender<u64>,
     /// How many of them are on the disk; `None` on a node without one.
     kept: watch::Sender<Option<u64>>,
+    witnesses: Mutex<Witnesses>,
 }
 
 type Set = BTreeMap<NodeId, Timestamp>;
@@ -160,6 +162,32 @@ impl Revocations {
         let mut kept = self.kept.subscribe();
         let written = kept.wait_for(|kept| kept.is_none_or(|kept| kept >= changes));
         matches!(tokio::time::timeout(patience, written).await, Ok(Ok(_)))
+    }
+
+    /// A peer whose certificate begins then said all that it knows. Merges what is to be believed
+    /// of that.
+    pub(crate) fn heard(
+        &self,
+        (peer, begins): (&NodeId, Timestamp),
+        says: Vec<Revocation>,
+        now: Timestamp,
+        monotonic: Monotonic,
+    ) {
+        let believed = self.witnesses.lock().heard(peer, begins, says, monotonic);
+        self.merge(believed, now);
+    }
+
+    /// Merges what is to be believed as time has passed.
+    pub(crate) fn look(&self, now: Timestamp, monotonic: Monotonic) {
+        let believed = self.witnesses.lock().look(monotonic);
+        if !believed.is_empty() {
+            self.merge(believed, now);
+        }
+    }
+
+    /// Whether an order of a peer whose certificate begins then is taken.
+    pub(crate) fn may_order(&self, (peer, begins): (&NodeId, Timestamp)) -> bool {
+        self.witnesses.lock().may_order(peer, begins)
     }
 
     /// Merges those that were kept on the disk, or are another node's. False if one of them is of

@@ -84,8 +84,8 @@ impl Store {
 
     /// The same for one that [`gives back`](Carried::gives_back) while granted hits of its counter
     /// are `outstanding`: it takes nothing of these, because they may pass yet, and nothing beyond
-    /// what was used is credited. The second result is what became of the refund; empty if nothing
-    /// was outstanding.
+    /// what was used is credited. The second result is what became of the refund; empty for one that
+    /// gives nothing back, and for a reset beside which nothing was outstanding.
     pub fn check_carried_beside_if(
         &self,
         check: &Carried,
@@ -93,16 +93,22 @@ impl Store {
         now: Timestamp,
         owns: impl FnOnce() -> bool,
     ) -> Option<(Verdict, SmallVec<[Refunded; 1]>)> {
+        let counters = std::slice::from_ref(&check.counter);
         let mut shard = self.lock_for(check.counter.key);
         if !owns() {
             return None;
         }
         if outstanding.hits == 0 || !check.gives_back() {
             let verdict = shard.check_carried(check, now, &self.overflow);
+            let mut refunded = SmallVec::new();
+            if check.gives_back() && !check.resets {
+                // All is taken; earlier ones wait for no more than is counted now.
+                refunded.push(Refunded::default());
+                shard.refund(counters, 0, &[], &mut refunded, now);
+            }
             self.cut_windows.note(&mut shard, check.counter.key);
-            return Some((verdict, SmallVec::new()));
+            return Some((verdict, refunded));
         }
-        let counters = std::slice::from_ref(&check.counter);
         let was_open = shard.is_open(check, now);
         let refund = if check.resets { u32::MAX.into() } else { check.hits.refund() };
         let mut refunded = smallvec![Refunded::default()];
