@@ -1,25 +1,42 @@
 //! Shutdown by signals and by the end of standard input.
 
-use std::{io, thread};
+use std::io::{self, IsTerminal};
+use std::thread;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// A token that is cancelled by the first SIGTERM or Ctrl-C: the node then drains. The second
-/// signal ends the process at once, with the exit code of a process ended by Ctrl-C.
+/// A token that is cancelled by the first SIGTERM or Ctrl-C, or when the terminal closes: the node
+/// then drains. The second signal ends the process at once, with the exit code of a process ended by
+/// Ctrl-C.
+///
+/// Without a terminal a SIGHUP is from an operator who wants files to be read again, which a node
+/// does by itself.
 ///
 /// Must be called inside the runtime. Its task runs until the process ends.
 pub(super) fn on_signal() -> io::Result<CancellationToken> {
     let mut term = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let has_terminal = io::stdin().is_terminal();
     let token = CancellationToken::new();
     let shutdown = token.clone();
     tokio::spawn(async move {
         let mut next = async || {
-            // Both are cancel-safe.
-            tokio::select! {
-                _ = term.recv() => "SIGTERM",
-                _ = interrupt.recv() => "SIGINT",
+            loop {
+                // All are cancel-safe.
+                tokio::select! {
+                    _ = term.recv() => return "SIGTERM",
+                    _ = interrupt.recv() => return "SIGINT",
+                    _ = hangup.recv() => {}
+                }
+                if has_terminal {
+                    return "SIGHUP";
+                }
+                tracing::info!(
+                    signal = "SIGHUP",
+                    "nothing to do: rules, certificates and tokens are read when their files change"
+                );
             }
         };
         let first = next().await;

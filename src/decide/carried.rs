@@ -52,7 +52,7 @@ use super::check::{Decide, VerdictSource};
 use super::decider::{Decider, LocalNode, Peers, Shared, Step};
 use super::dedup_cache::Once;
 use super::fallback;
-use super::grant_ledger::Charged;
+use super::grant_ledger::{Charged, Reset};
 use super::leased_refunds::UnknownGrants;
 use super::limits::Limits;
 use super::outcome::{Decided, NoVerdict};
@@ -682,7 +682,7 @@ impl Decider {
         rule: OwnerRule,
         now: Timestamp,
     ) -> Option<Verdict> {
-        let Shared { node, grant_ledger, peers, .. } = &*self.shared;
+        let Shared { node, grant_ledger, waiting_refunds, peers, .. } = &*self.shared;
         let key = check.counter.key;
         let counters = std::slice::from_ref(&check.counter);
         if peers.is_none() || !check.gives_back() {
@@ -696,6 +696,8 @@ impl Decider {
         let (of_others, since) = self.unknown_grants(rule.scope, now);
         let unknown = if rule.is_leased { of_others } else { UnknownGrants::default() };
         let owns = || self.decides_since(rule.scope, key.token, since);
+        let waits = check.resets && unknown.until.is_none();
+        let place = if waits { waiting_refunds.place() } else { None };
         let charged = grant_ledger.enter(counters, None, now, |_, known| {
             // A reset takes what an earlier one was going to take.
             let known = if check.resets { known.outstanding.clone() } else { known.of_refund() };
@@ -703,7 +705,14 @@ impl Decider {
             let outstanding = outstanding.first().copied().unwrap_or_default();
             let (result, refunded) =
                 node.store.check_carried_beside_if(check, outstanding, now, owns)?;
-            Some(Charged { result, is_refused: !result.allowed, granted: None, refunded })
+            let is_left = refunded.iter().any(|refunded| refunded.left > 0);
+            let reset = match (waits, is_left && place.is_some()) {
+                (false, _) => Reset::No,
+                (true, false) => Reset::Whole,
+                (true, true) => Reset::BesideGrants,
+            };
+            let is_refused = !result.allowed;
+            Some(Charged { is_refused, refunded, reset, ..Charged::of(result) })
         })?;
         if of_others.until.is_some() {
             self.recall_from_all(key);
@@ -711,7 +720,8 @@ impl Decider {
         if check.resets {
             // Of an owner before this node.
             self.reset_held(key);
-            self.after_reset(&rule.limits(check), &charged.refunded, unknown, now);
+            let place = place.filter(|_| charged.reset == Reset::BesideGrants);
+            self.after_reset(&rule.limits(check), &charged.refunded, unknown, place, now);
         } else {
             self.refund_later(&rule.limits(check), &charged.refunded, unknown, now);
         }

@@ -15,7 +15,7 @@
 //! - *Ended*: an entry is kept for a term after the end of the grant, so that what was given back
 //!   at the last moment still counts.
 //!
-//! One lock spans the charge of a grant and its entry, and another grant that is given back and the
+//! One lock spans the charge of a grant and its entry, a reset and the entries from before it, and another grant that is given back and the
 //! marks of those beside it ([`Mark`]): a mark is never higher than the counter has been since.
 //!
 //! **Bound.** [`ENTRIES_MAX`] grants; at the bound none is made, and checks ask the owner.
@@ -100,6 +100,26 @@ pub(super) struct Charged<T> {
     pub(super) granted: Option<Granted>,
     /// Of each counter; empty without a refund.
     pub(super) refunded: SmallVec<[Refunded; 1]>,
+    pub(super) reset: Reset,
+}
+
+/// Whether the limit of a key was reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reset {
+    No,
+    /// All that is counted was taken.
+    Whole,
+    /// What is spent of the present grants is to be taken off when it is known, by
+    /// [`GrantLedger::take_spent_before_reset`].
+    BesideGrants,
+}
+
+impl<T> Charged<T> {
+    /// Neither refused nor granted or given back.
+    pub(super) fn of(result: T) -> Self {
+        let (granted, refunded, reset) = (None, SmallVec::new(), Reset::No);
+        Self { result, is_refused: false, granted, refunded, reset }
+    }
 }
 
 /// What was taken back of a grant.
@@ -139,6 +159,7 @@ impl GrantLedger {
             {
                 of_key.refunded(at, &counter.quota, refunded.taken, now);
             }
+            of_key.note_reset(charged.reset);
         }
         if let (Some(Granted { hits, term, marks }), Some((holder, id))) = (&charged.granted, to) {
             let entry = Entry {
@@ -177,7 +198,7 @@ impl GrantLedger {
         let charged = self.enter(counters, None, now, |_, _| {
             let result = decide()?;
             let is_refused = is_refused(&result);
-            Some(Charged { result, is_refused, granted: None, refunded: SmallVec::new() })
+            Some(Charged { is_refused, ..Charged::of(result) })
         });
         charged.map(|charged| charged.result)
     }
@@ -224,14 +245,6 @@ impl GrantLedger {
         }
         let ends_refusals = taken > 0 && std::mem::take(&mut of_key.is_refused);
         TakenBack { hits: taken, ends_refusals }
-    }
-
-    /// The limit of this key was reset: what is spent of the present grants is to be taken off when
-    /// it is known, by [`GrantLedger::take_spent_before_reset`].
-    pub(super) fn note_reset(&self, key: KeyHash) {
-        let mut shard = self.shard(key).lock();
-        let entries = shard.keys.get_mut(&key).into_iter().flat_map(|of_key| &mut of_key.entries);
-        entries.for_each(|entry| entry.is_before_reset = true);
     }
 
     /// Hits that were spent of grants before a reset, of those that are accounted for since the
@@ -362,6 +375,16 @@ impl OfKey {
         }
     }
 
+    /// A reset takes what an earlier one was going to take.
+    fn note_reset(&mut self, reset: Reset) {
+        if reset != Reset::No {
+            self.spent_before_reset = 0;
+        }
+        if reset == Reset::BesideGrants {
+            self.entries.iter_mut().for_each(|entry| entry.is_before_reset = true);
+        }
+    }
+
     /// A refund took hits of the counter at this position.
     fn refunded(&mut self, at: usize, quota: &Quota, taken: u64, now: Timestamp) {
         let is_open = |entry: &&Entry| entry.ends > now;
@@ -441,7 +464,7 @@ mod tests {
     }
 
     fn charged(granted: Option<Granted>, is_refused: bool) -> Charged<()> {
-        Charged { result: (), is_refused, granted, refunded: SmallVec::new() }
+        Charged { is_refused, granted, ..Charged::of(()) }
     }
 
     fn grant(ledger: &GrantLedger, name: &str, id: u64, now: Timestamp) -> bool {
@@ -475,6 +498,32 @@ mod tests {
         assert_eq!(give_back(&ledger, "a", 1, u32::MAX), 10);
         assert_eq!(give_back(&ledger, "a", 1, 10), 0, "it came twice");
         assert_eq!(ledger.entries.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_was_spent_before_a_reset_is_known_as_soon_as_it_is_given_back() {
+        let (ledger, key) = (GrantLedger::default(), counters()[0].key);
+        let reset = |reset| {
+            let charge = |_, _: &Beside| Some(Charged { reset, ..Charged::of(()) });
+            assert!(ledger.enter(&counters(), None, NOW, charge).is_some());
+        };
+        assert!(grant(&ledger, "a", 1, NOW) && grant(&ledger, "b", 1, NOW));
+        reset(Reset::BesideGrants);
+        assert_eq!(give_back(&ledger, "a", 1, 6), 6);
+        assert!(grant(&ledger, "a", 2, NOW));
+        assert_eq!(give_back(&ledger, "a", 2, 1), 1, "it is of after the reset");
+        assert_eq!(ledger.may_be_spent_before_reset(key), 4 + 10);
+        assert_eq!(ledger.take_spent_before_reset(key, NOW), 4);
+        assert_eq!(give_back(&ledger, "b", 1, 3), 3);
+        // The next reset takes it, and no refund before that.
+        let of_refund = |_, known: &Beside| {
+            assert_eq!(known.of_refund()[0].hits, 7);
+            Some(Charged::of(()))
+        };
+        assert!(grant(&ledger, "c", 1, NOW) && give_back(&ledger, "c", 1, 10) == 10);
+        assert!(ledger.enter(&counters(), None, NOW, of_refund).is_some());
+        reset(Reset::Whole);
+        assert_eq!(ledger.take_spent_before_reset(key, NOW), 0);
     }
 
     #[test]

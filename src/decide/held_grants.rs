@@ -695,6 +695,11 @@ mod tests {
     /// The same, by a call that took so many ms.
     fn granted_after(held: &HeldGrants, id: u64, ms: u64, took: u64) {
         held.ask(&limits(100), 1, at(ms));
+        assert_eq!(answered(held, id, ms, took), []);
+    }
+
+    /// That call is answered. Returns what cannot be spent.
+    fn answered(held: &HeldGrants, id: u64, ms: u64, took: u64) -> Vec<(u64, u32)> {
         let node = NodeId::new("owner").expect("a valid id");
         let owner = Holder { node, generation: Generation(1) };
         let grant = NewGrant { owner, id, hits: 16, term: Span::from_secs(1), asked: at(ms) };
@@ -708,7 +713,7 @@ mod tests {
             excess: 0,
         };
         let now = at(ms + took);
-        assert!(held.asked(&limits(100), Some(&[last]), Some(grant), NOW, now).is_empty());
+        hits(held.asked(&limits(100), Some(&[last]), Some(grant), NOW, now))
     }
 
     fn spend(held: &HeldGrants, hits: i64, ms: u64) -> Option<Spent> {
@@ -730,6 +735,21 @@ mod tests {
         assert!(spend(&held, 7, 500).is_none(), "six are left");
         assert!(spend(&held, 6, 500).is_some());
         assert!(spend(&held, 1, 500).is_none());
+    }
+
+    #[test]
+    fn nothing_that_was_asked_for_before_a_reset_is_spent_after_it() {
+        let held = HeldGrants::default();
+        let key = limits(100).key().expect("a key");
+        assert_eq!(hits(held.reset(key, at(0))), []);
+        granted(&held, 1, 0);
+        assert!(spend(&held, 5, 10).is_some());
+        held.ask(&limits(100), 1, at(20));
+        assert_eq!(hits(held.reset(key, at(30))), [(1, 11)]);
+        assert_eq!(answered(&held, 2, 20, 15), [(2, 16)]);
+        assert!(spend(&held, 1, 40).is_none());
+        granted(&held, 3, 40);
+        assert!(spend(&held, 1, 50).is_some());
     }
 
     #[test]

@@ -26,7 +26,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
-use smallvec::SmallVec;
 use tidegate_cluster::mesh::wire::{Call, Check, GiveBack, Grant, GrantAsk};
 use tidegate_cluster::mesh::{Mesh, Peer, StreamClass};
 use tidegate_limiter::engine::grant::{self, Outstanding, Terms};
@@ -347,7 +346,7 @@ impl Decider {
                 node.store.check_leased_if(counters, hits, ask, &outstanding, now, owns)?;
             let is_refused = leased.verdicts.iter().any(|verdict| !verdict.allowed);
             let Leased { verdicts, granted, refunded } = leased;
-            Some(Charged { result: verdicts, is_refused, granted, refunded })
+            Some(Charged { is_refused, granted, refunded, ..Charged::of(verdicts) })
         })?;
         self.announce_cut_windows();
         let Charged { result, granted, refunded, .. } = charged;
@@ -385,11 +384,11 @@ impl Decider {
         if peers.is_none() {
             return charge(&[]);
         }
-        let (Limits { scope, counters, .. }, nothing) = (limits, SmallVec::new());
+        let Limits { scope, counters, .. } = limits;
         let (unknown, _) = self.unknown_grants(*scope, now);
         let charged = grant_ledger.enter(counters, None, now, |_, known| {
             let result = charge(&unknown.beside(counters, &known.of_refund()))?;
-            Some(Charged { result, is_refused: false, granted: None, refunded: nothing })
+            Some(Charged::of(result))
         });
         charged.map(|charged| charged.result)
     }

@@ -37,6 +37,7 @@ use smallvec::{SmallVec, smallvec};
 use tidegate_cluster::mesh::StreamClass;
 use tidegate_cluster::mesh::codec::COMBINED_CHECKS;
 use tidegate_cluster::mesh::wire::Call;
+use tidegate_limiter::engine::State;
 use tidegate_limiter::engine::grant::{Outstanding, Refunded};
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::quota::Algorithm;
@@ -51,6 +52,7 @@ use super::grant_ledger::Charged;
 use super::leased::{FAR_TERM_MAX, TERM_MAX};
 use super::limits::Limits;
 use super::outcome::Decided;
+use super::waiting_refunds::OneWindow;
 
 /// Beyond the end of a grant, which is that of the clock of its owner.
 const MARGIN: Duration = Duration::from_millis(1);
@@ -64,8 +66,7 @@ struct Waiting {
     at: usize,
     key: KeyHash,
     hits: u64,
-    /// The end of its window.
-    ends: Timestamp,
+    window: OneWindow,
 }
 
 /// What others may have granted that owned the keys of this node before; by default nothing.
@@ -165,7 +166,7 @@ impl Decider {
         let waiting_refunds = &self.shared.waiting_refunds;
         let Some(waiting) = self.add_waiting(limits, at, refunded, now) else { return };
         let Some(place) = waiting_refunds.place() else {
-            waiting_refunds.take(waiting.key, waiting.hits, waiting.ends, now);
+            waiting_refunds.take(waiting.key, waiting.hits, waiting.window, now);
             return;
         };
         let (unknown, _) = self.unknown_grants(limits.scope, now);
@@ -185,9 +186,9 @@ impl Decider {
         let before_reset =
             limits.key().map_or(0, |key| grant_ledger.may_be_spent_before_reset(key));
         let left_max = refunded.left_max.saturating_sub(before_reset);
-        let (key, ends) = (counter.key, self.end_of_window(counter, now));
-        let hits = waiting_refunds.add(key, Refunded { left_max, ..refunded }, ends, now);
-        (hits > 0).then_some(Waiting { at, key, hits, ends })
+        let (key, window) = (counter.key, self.window_of(counter, now));
+        let hits = waiting_refunds.add(key, Refunded { left_max, ..refunded }, window, now);
+        (hits > 0).then_some(Waiting { at, key, hits, window })
     }
 
     fn take_later(
@@ -202,9 +203,9 @@ impl Decider {
             return;
         }
         self.when_grants_have_ended(limits, unknown, now, place, move |decider, limits, then| {
-            for Waiting { at, key, hits, ends } in &waiting {
-                let hits = decider.shared.waiting_refunds.take(*key, *hits, *ends, then);
-                if hits > 0 {
+            for Waiting { at, key, hits, window } in &waiting {
+                let hits = decider.shared.waiting_refunds.take(*key, *hits, *window, then);
+                if hits > 0 && decider.is_open(limits, *at, *window, then) {
                     decider.refund_counter(limits, *at, hits, then);
                 }
             }
@@ -212,13 +213,14 @@ impl Decider {
     }
 
     /// A carried limit was reset by its owner, and this is what could be taken of it. What other
-    /// nodes hold is asked back, and what they have spent is taken when that is known. Hits that
-    /// they spend while the reset is on its way count as before it.
+    /// nodes hold is asked back, and what they have spent is taken when that is known, if there is a
+    /// `place` for that. Hits that they spend while the reset is on its way count as before it.
     pub(super) fn after_reset(
         &self,
         limits: &Limits,
         refunded: &[Refunded],
         unknown: UnknownGrants,
+        place: Option<OwnedSemaphorePermit>,
         now: Timestamp,
     ) {
         let Shared { grant_ledger, waiting_refunds, .. } = &*self.shared;
@@ -230,21 +232,16 @@ impl Decider {
             return;
         }
         self.recall(key, None, now);
-        // It has taken what earlier refunds and resets wait for.
-        waiting_refunds.add(key, Refunded::default(), now, now);
-        grant_ledger.take_spent_before_reset(key, now);
-        if refunded.iter().all(|refunded| refunded.left == 0) {
-            return;
-        }
-        let Some(place) = waiting_refunds.place() else { return };
-        let ends = self.end_of_window(counter, now);
+        // It has taken what earlier refunds wait for.
+        waiting_refunds.add(key, Refunded::default(), OneWindow::none(now), now);
+        let Some(place) = place else { return };
+        let window = self.window_of(counter, now);
         self.when_grants_have_ended(limits, unknown, now, place, move |decider, limits, then| {
             let spent = decider.shared.grant_ledger.take_spent_before_reset(key, then);
-            if spent > 0 && then < ends {
+            if spent > 0 && decider.is_open(limits, 0, window, then) {
                 decider.refund_counter(limits, 0, spent, then);
             }
         });
-        grant_ledger.note_reset(key);
     }
 
     /// Asks every node for what it holds of a key, granted by this owner or by one before.
@@ -290,21 +287,32 @@ impl Decider {
         token.is_some_and(|token| self.shared.node.ownership.decides(limits.scope, token))
     }
 
-    /// When the hits of `now` no longer matter all at once; never of a counter that has no such
-    /// instant.
-    fn end_of_window(&self, counter: &Counter, now: Timestamp) -> Timestamp {
+    /// The window that the hits of `now` are counted in.
+    fn window_of(&self, counter: &Counter, now: Timestamp) -> OneWindow {
         let window = counter.quota.window().as_nanos().max(1);
         match counter.quota.algorithm() {
             Algorithm::FixedWindow => {
                 let next = (now.as_nanos() / window).saturating_add(1);
-                Timestamp::from_nanos(next.saturating_mul(window))
+                let ends = Timestamp::from_nanos(next.saturating_mul(window));
+                OneWindow { opened: Timestamp::EPOCH, ends }
             }
             Algorithm::FirstHitWindow => {
-                let state = self.shared.node.store.check(&[*counter], Hits::PEEK, now);
-                now.plus(state.first().map_or(Span::ZERO, |verdict| verdict.reset))
+                let stored = self.shared.node.store.get(counter.key, now);
+                match stored.map(|stored| stored.state) {
+                    Some(State::FirstHitWindow { opened, .. }) => {
+                        OneWindow { opened, ends: opened.plus(counter.quota.window()) }
+                    }
+                    _ => OneWindow::none(now),
+                }
             }
-            _ => Timestamp::NEVER,
+            _ => OneWindow { opened: Timestamp::EPOCH, ends: Timestamp::NEVER },
         }
+    }
+
+    /// Whether hits of a window of the counter at this position are still counted in it.
+    fn is_open(&self, limits: &Limits, at: usize, window: OneWindow, now: Timestamp) -> bool {
+        let present = limits.counters.get(at).map(|counter| self.window_of(counter, now));
+        window.ends > now && present.is_some_and(|present| present.opened == window.opened)
     }
 
     /// Takes a refund off one of the counters, if this node still owns them.
@@ -323,8 +331,7 @@ impl Decider {
             }
             let leased =
                 node.store.check_leased_if(counters, &[hits], None, &outstanding, now, owns)?;
-            let (granted, refunded) = (None, leased.refunded);
-            Some(Charged { result: (), is_refused: false, granted, refunded })
+            Some(Charged { refunded: leased.refunded, ..Charged::of(()) })
         });
         let Some(charged) = charged else { return };
         self.announce_refund(*scope, counters, hits);

@@ -33,8 +33,24 @@ pub(super) struct WaitingRefunds {
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     hits: u64,
-    /// When their window ends.
-    ends: Timestamp,
+    window: OneWindow,
+}
+
+/// A window of a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OneWindow {
+    /// Of a first-hit window when it was opened: requests may change its end, and so begin another
+    /// one before that. Of others it is the same for all.
+    pub(super) opened: Timestamp,
+    /// `NEVER` of a counter whose hits do not end all at once.
+    pub(super) ends: Timestamp,
+}
+
+impl OneWindow {
+    /// One that has ended.
+    pub(super) fn none(now: Timestamp) -> Self {
+        Self { opened: now, ends: now }
+    }
 }
 
 impl Default for WaitingRefunds {
@@ -49,38 +65,46 @@ impl WaitingRefunds {
         self.places.clone().try_acquire_owned().ok()
     }
 
-    /// Enters what is left at `now` of a refund of a counter whose window ends then. Returns how
-    /// many of these hits wait.
+    /// Enters what is left at `now` of a refund of a counter with this window. Returns how many of
+    /// these hits wait.
     pub(super) fn add(
         &self,
         counter: KeyHash,
         refunded: Refunded,
-        ends: Timestamp,
+        window: OneWindow,
         now: Timestamp,
     ) -> u64 {
         let mut all = self.hits.lock();
-        let open = all.get(&counter).filter(|waiting| waiting.ends > now);
+        let is_open = |it: &&Waiting| it.window.opened == window.opened && it.window.ends > now;
+        let open = all.get(&counter).filter(is_open);
         let before = open.map_or(0, |waiting| waiting.hits);
         let hits = before.saturating_add(refunded.left).min(refunded.left_max);
         if hits > 0 {
-            all.insert(counter, Waiting { hits, ends });
+            all.insert(counter, Waiting { hits, window });
         } else {
             all.remove(&counter);
         }
         hits.saturating_sub(before)
     }
 
-    /// Removes up to `hits` that wait until their window `ends`, and returns how many these were:
-    /// they are to be taken off the counter at `now`. Fewer wait where a later refund has taken
-    /// some, and none when the window has ended.
-    pub(super) fn take(&self, counter: KeyHash, hits: u64, ends: Timestamp, now: Timestamp) -> u64 {
+    /// Removes up to `hits` that wait for a window, and returns how many these were: they are to be
+    /// taken off the counter at `now`. Fewer wait where a later refund has taken some, and none when
+    /// the window has ended or another has begun.
+    pub(super) fn take(
+        &self,
+        counter: KeyHash,
+        hits: u64,
+        window: OneWindow,
+        now: Timestamp,
+    ) -> u64 {
         let mut all = self.hits.lock();
         let Some(waiting) = all.get_mut(&counter) else { return 0 };
-        if waiting.ends <= now {
+        if waiting.window.ends <= now {
             all.remove(&counter);
             return 0;
         }
-        let taken = if ends > now { hits.min(waiting.hits) } else { 0 };
+        let is_it = waiting.window.opened == window.opened && window.ends > now;
+        let taken = if is_it { hits.min(waiting.hits) } else { 0 };
         waiting.hits -= taken;
         if waiting.hits == 0 {
             all.remove(&counter);
@@ -98,12 +122,17 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_secs(100);
     const LATER: Timestamp = Timestamp::from_secs(160);
 
+    /// Of a fixed window.
+    fn until(ends: Timestamp) -> OneWindow {
+        OneWindow { opened: Timestamp::EPOCH, ends }
+    }
+
     fn add(waiting: &WaitingRefunds, refunded: Refunded) -> u64 {
-        waiting.add(KEY, refunded, Timestamp::NEVER, NOW)
+        waiting.add(KEY, refunded, until(Timestamp::NEVER), NOW)
     }
 
     fn take(waiting: &WaitingRefunds, hits: u64) -> u64 {
-        waiting.take(KEY, hits, Timestamp::NEVER, NOW)
+        waiting.take(KEY, hits, until(Timestamp::NEVER), NOW)
     }
 
     fn left(left: u64, left_max: u64) -> Refunded {
@@ -134,13 +163,24 @@ mod tests {
     fn what_waits_of_one_window_takes_nothing_of_the_next() {
         let waiting = WaitingRefunds::default();
         let ends = Timestamp::from_secs(110);
-        assert_eq!(waiting.add(KEY, left(46, 46), ends, NOW), 46);
-        assert_eq!(waiting.add(KEY, left(30, 60), LATER, ends), 30, "all of them wait");
-        assert_eq!(waiting.take(KEY, 46, ends, ends), 0);
-        assert_eq!(waiting.take(KEY, 30, LATER, ends), 30);
+        assert_eq!(waiting.add(KEY, left(46, 46), until(ends), NOW), 46);
+        assert_eq!(waiting.add(KEY, left(30, 60), until(LATER), ends), 30, "all of them wait");
+        assert_eq!(waiting.take(KEY, 46, until(ends), ends), 0);
+        assert_eq!(waiting.take(KEY, 30, until(LATER), ends), 30);
         // Of a window after which none came, nothing stays.
-        assert_eq!(waiting.add(KEY, left(46, 46), ends, NOW), 46);
-        assert_eq!(waiting.take(KEY, 46, ends, ends), 0);
+        assert_eq!(waiting.add(KEY, left(46, 46), until(ends), NOW), 46);
+        assert_eq!(waiting.take(KEY, 46, until(ends), ends), 0);
         assert!(waiting.hits.lock().is_empty());
+    }
+
+    /// The window of a day, in which hits wait, was ended by a request of a shorter one.
+    #[test]
+    fn what_waits_of_a_window_takes_nothing_of_one_that_began_before_its_end() {
+        let waiting = WaitingRefunds::default();
+        let of = |opened: u64| OneWindow { opened: Timestamp::from_secs(opened), ends: LATER };
+        assert_eq!(waiting.add(KEY, left(46, 46), of(90), NOW), 46);
+        assert_eq!(waiting.add(KEY, left(10, 20), of(100), NOW), 10, "none of these wait yet");
+        assert_eq!(waiting.take(KEY, 46, of(90), NOW), 0);
+        assert_eq!(waiting.take(KEY, 10, of(100), NOW), 10);
     }
 }

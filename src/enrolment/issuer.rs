@@ -16,7 +16,8 @@ use tidegate_cluster::environment::{Clock, Entropy};
 use tidegate_cluster::mesh::wire::Reply;
 use tidegate_cluster::mesh::{Mesh, Peer};
 use tidegate_cluster::pki::{
-    self, BACKDATED, Bearer, JoinToken, SignError, Signer, TOKEN_SECRET_BYTES, Validity,
+    self, BACKDATED, Bearer, JoinToken, Revocations, SignError, Signer, TOKEN_SECRET_BYTES,
+    Validity,
 };
 use tidegate_cluster::revocations::is_believed;
 use tidegate_limiter::units::{Span, Timestamp};
@@ -109,11 +110,11 @@ impl Issuer {
         // A token that cannot be used is found out here, and not on the new machine.
         let trial = pki::NewKey::generate().and_then(|key| key.request());
         let trial = trial.map_err(|error| Refused::Here(error.to_string()))?;
-        self.sign(&trial, bearer)?;
+        let revoked = self.revoked(bearer.node);
+        self.sign(&trial, bearer, revoked)?;
         let mut secret = [0; TOKEN_SECRET_BYTES];
         self.entropy.fill(&mut secret).map_err(|error| Refused::Here(error.to_string()))?;
         let now = self.clock.system();
-        let revoked = self.revoked(bearer.node);
         if !self.tokens.lock().add(sha256(&secret), bearer, revoked, now.plus(ttl), now) {
             return Err(Refused::Here(format!(
                 "{TOKENS_MAX} tokens wait to be used; wait until some have expired"
@@ -148,8 +149,8 @@ impl Issuer {
         let mut tokens = self.tokens.lock();
         let revoked = |node: &str| self.revoked(node);
         let bearer = tokens.check(&secret, &of_request, revoked, self.clock.system());
-        let bearer = bearer.map_err(|refused: TokenRefused| asker(&refused))?;
-        let enrolled = self.enrolled(bearer, request)?;
+        let (bearer, revoked) = bearer.map_err(|refused: TokenRefused| asker(&refused))?;
+        let enrolled = self.enrolled(bearer, revoked, request)?;
         tokens.used(&secret, of_request);
         Ok(enrolled)
     }
@@ -161,6 +162,7 @@ impl Issuer {
 
     /// A pod may join as often as it starts.
     fn enrol_pod(&self, token: &str, node: &str, request: &[u8]) -> Result<Enrolled, Refused> {
+        let revoked = self.revoked(node);
         let (account, keys) = self.service_account.as_ref().ok_or_else(|| {
             Refused::Asker("no pods join here: join.service_account is not set".to_owned())
         })?;
@@ -168,11 +170,16 @@ impl Issuer {
             .map_err(|error| Refused::Here(format!("join.service_account_keys: {error}")))?;
         account.check(token, node, &keys, self.clock.system()).map_err(|error| asker(&error))?;
         let identity = self.mesh.identity();
-        self.enrolled(Bearer::core(node, &identity.region), request)
+        self.enrolled(Bearer::core(node, &identity.region), revoked, request)
     }
 
-    fn enrolled(&self, bearer: Bearer<'_>, request: &[u8]) -> Result<Enrolled, Refused> {
-        let certificate = self.sign(request, bearer)?;
+    fn enrolled(
+        &self,
+        bearer: Bearer<'_>,
+        revoked: Option<Timestamp>,
+        request: &[u8],
+    ) -> Result<Enrolled, Refused> {
+        let certificate = self.sign(request, bearer, revoked)?;
         let identity = self.mesh.identity();
         let secrets = std::iter::once(&identity.secret).chain(&identity.other_secrets);
         Ok(Enrolled {
@@ -193,6 +200,7 @@ impl Issuer {
         from: &Peer,
         request: Vec<u8>,
     ) -> BoxFuture<'static, Reply> {
+        let revoked = issuer.and_then(|issuer| issuer.revoked(from.id.as_str()));
         // A peer that is not believed yet asks again.
         let issuer = issuer.filter(|issuer| is_believed(from, &issuer.mesh));
         let Some(issuer) = issuer.cloned() else {
@@ -201,16 +209,20 @@ impl Issuer {
         let (node, region, role) = (from.id.clone(), from.region.clone(), from.role);
         let sign = move || {
             let bearer = Bearer { node: node.as_str(), region: &region, role };
-            issuer.renew(bearer, &request)
+            issuer.renew(bearer, revoked, &request)
         };
         let signing = tokio::task::spawn_blocking(sign);
         async move { Reply::Certificate(signing.await.unwrap_or_default()) }.boxed()
     }
 
-    /// Signs another certificate for a node; empty if it cannot, for the reason in the log.
-    pub fn renew(&self, bearer: Bearer<'_>, request: &[u8]) -> Vec<u8> {
+    /// Signs another certificate for this node; empty if it cannot, for the reason in the log.
+    pub fn renew_own(&self, bearer: Bearer<'_>, request: &[u8]) -> Vec<u8> {
+        self.renew(bearer, self.revoked(bearer.node), request)
+    }
+
+    fn renew(&self, bearer: Bearer<'_>, revoked: Option<Timestamp>, request: &[u8]) -> Vec<u8> {
         let node = bearer.node;
-        match self.sign(request, bearer) {
+        match self.sign(request, bearer, revoked) {
             Ok(certificate) => {
                 tracing::info!(target: AUDIT, node, "renewed the certificate of a node");
                 certificate.into_bytes()
@@ -222,14 +234,20 @@ impl Issuer {
         }
     }
 
-    /// The certificate and those up to the authority, as PEM.
-    fn sign(&self, request: &[u8], bearer: Bearer<'_>) -> Result<String, Refused> {
+    /// The certificate and those up to the authority, as PEM. `revoked` is until when the bearer was
+    /// revoked when it was found that it may have one: a later revocation refuses it.
+    fn sign(
+        &self,
+        request: &[u8],
+        bearer: Bearer<'_>,
+        revoked: Option<Timestamp>,
+    ) -> Result<String, Refused> {
         let signer = self.signer().map_err(|error| Refused::Here(error.to_string()))?;
         let now = self.clock.system();
         // It must begin after a revocation of the node, which would refuse it.
-        let revoked = self.mesh.revocations.issued_after(bearer.node).unwrap_or_default();
+        let after = revoked.map(Revocations::after).unwrap_or_default();
         let validity = validity(self.valid_for, now);
-        let validity = Validity { not_before: validity.not_before.max(revoked), ..validity };
+        let validity = Validity { not_before: validity.not_before.max(after), ..validity };
         let signed = signer.sign(request, bearer, validity, now.max(validity.not_before));
         signed.map(|chain| pki::to_pem(&chain)).map_err(|error| match error {
             SignError::Request(_) => Refused::Asker(error.to_string()),

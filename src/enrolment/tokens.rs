@@ -75,15 +75,15 @@ impl Tokens {
         true
     }
 
-    /// For whom the token is, if it is good for this signing request at `now`. `revoked` says until
-    /// when a node is revoked.
+    /// For whom the token is, if it is good for this signing request at `now`, and until when that
+    /// node is revoked, as `revoked` says.
     pub(super) fn check(
         &self,
         secret: &Digest,
         request: &Digest,
         revoked: impl FnOnce(&str) -> Option<Timestamp>,
         now: Timestamp,
-    ) -> Result<Bearer<'_>, Refused> {
+    ) -> Result<(Bearer<'_>, Option<Timestamp>), Refused> {
         let token = self.0.get(secret).ok_or(Refused::Unknown)?;
         if token.used_for.is_some_and(|used_for| used_for != *request) {
             return Err(Refused::Used);
@@ -94,7 +94,8 @@ impl Tokens {
         if revoked(&token.node) != token.revoked {
             return Err(Refused::Revoked);
         }
-        Ok(Bearer { node: &token.node, region: &token.region, role: token.role })
+        let bearer = Bearer { node: &token.node, region: &token.region, role: token.role };
+        Ok((bearer, token.revoked))
     }
 
     /// The token is good for this signing request alone from now on.
@@ -122,7 +123,7 @@ mod tests {
         request: &Digest,
         now: Timestamp,
     ) -> Result<Bearer<'t>, Refused> {
-        tokens.check(secret, request, |_| None, now)
+        tokens.check(secret, request, |_| None, now).map(|(bearer, _)| bearer)
     }
 
     const fn at(secs: u64) -> Timestamp {

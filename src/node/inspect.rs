@@ -216,11 +216,17 @@ impl View {
         }
     }
 
-    /// The nodes of this region that follow the owner of a token, given as in reports.
-    pub(super) fn replicas(&self, token: &str) -> Vec<String> {
+    /// The nodes that have copies of a key of which this is the report: those that follow its owner
+    /// in the region of that, which of a regional key is this one.
+    pub(super) fn replicas(&self, key: &OwnerReport) -> Vec<String> {
         let topology = self.core.topology.load();
         let count = usize::try_from(self.config.cluster.replicas).unwrap_or(usize::MAX);
-        let (Ok(token), Some(ring)) = (u64::from_str_radix(token, 16), topology.ring()) else {
+        let own = key.owners.iter().find(|owner| owner.region == topology.region);
+        let owner =
+            own.or_else(|| key.owners.first()).and_then(|owner| NodeId::new(&owner.node).ok());
+        let region = owner.and_then(|owner| topology.view.get(&owner)).map(|it| &it.region);
+        let ring = region.and_then(|region| topology.region_ring(region));
+        let (Ok(token), Some(ring)) = (u64::from_str_radix(&key.token, 16), ring) else {
             return Vec::new();
         };
         ring.replicas(token, count).into_iter().skip(1).map(ToString::to_string).collect()

@@ -98,7 +98,7 @@ impl Overview for ClusterOverview {
             match &key {
                 Key::Descriptor { domain, entries } => {
                     let owner = self.view.owner(domain, entries);
-                    let replicas = self.view.replicas(&owner.token);
+                    let replicas = self.view.replicas(&owner);
                     let report = KeyReport { owner, replicas, ..by_hand };
                     let peeked = self.view.core.decider.peek(domain, &keys::pairs(entries)).await;
                     match peeked {
@@ -111,7 +111,7 @@ impl Overview for ClusterOverview {
                         return by_hand;
                     };
                     let owner = self.view.carried_owner(found.hash.token());
-                    let replicas = self.view.replicas(&owner.token);
+                    let replicas = self.view.replicas(&owner);
                     let CarriedVerdict { verdict, source, .. } = &found.decided;
                     KeyReport {
                         owner,

@@ -34,6 +34,19 @@ domain = \"load\"
 entries = [{ key = \"queue\", header = \"x-queue\" }]
 ";
 
+/// It is what operators send to have files read again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sighup_ends_no_node_that_has_no_terminal() {
+    let options = ClusterOptions { nodes: &["n1"], rules: RULES, ..ClusterOptions::default() };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
+    let node = &mut cluster.nodes[0];
+    node.hang_up();
+    node.logged("rules, certificates and tokens are read when their files change", 1).await;
+    node.is_serving().await;
+    node.terminate();
+    assert_eq!(node.exit_code(Duration::from_secs(30)).await, Some(0));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sigterm_completes_all_requests_in_flight() {
     let options = ClusterOptions {

@@ -64,9 +64,9 @@ async fn a_revocation_that_found_the_disk_full_is_written_when_there_is_room() {
     let url = format!("http://{}", asked.admin);
     let revoke = ["ca", "revoke", "--node", "n9", "--unknown", "--url", &url];
     let revoked = Command::new(TIDEGATE).env_clear().args(revoke).output().unwrap();
-    let text = String::from_utf8(revoked.stderr).unwrap();
+    let text = String::from_utf8(revoked.stdout).unwrap();
     assert_eq!(revoked.status.code(), Some(1), "{text}");
-    assert!(text.contains(&full.id), "{text}");
+    assert!(text.contains(&format!("not confirmed by {}", full.id)), "{text}");
     shows(full, "tidegate_revoked_nodes", 1).await;
     shows(full, "tidegate_revocations_saved", 0).await;
     full.limit_files(None);

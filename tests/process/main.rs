@@ -38,6 +38,7 @@ mod paused_owner;
 mod proxy_command;
 mod replaced_voters;
 mod reservations;
+mod revoked_nodes;
 mod rotated_certificates;
 mod rules_reload;
 mod secured_listeners;

@@ -79,10 +79,11 @@ fn reply(mesh: &Mesh, from: &Peer, call: RevocationCall) -> Reply {
     }
 }
 
-/// Whether a peer may give orders and renew its certificate here: this node, if it has just started,
-/// has heard of two that it is not revoked.
+/// Whether a peer may give orders and renew its certificate here: it is not revoked, and this node,
+/// if it has just started, has heard so of two.
 pub fn is_believed(from: &Peer, mesh: &Mesh) -> bool {
-    mesh.revocations.may_order((&from.id, begins(from, mesh)))
+    mesh.accepted_from(&from.id).is_some()
+        && mesh.revocations.may_order((&from.id, begins(from, mesh)))
 }
 
 /// When the certificate begins with which a peer is connected.

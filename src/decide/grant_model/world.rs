@@ -315,8 +315,7 @@ impl World {
             let outstanding = unknown.beside(&counters, &known);
             let leased =
                 store.check_leased_if(&counters, &refund, None, &outstanding, now, || true)?;
-            let (granted, refunded) = (None, leased.refunded);
-            Some(Charged { result: (), is_refused: false, granted, refunded })
+            Some(Charged { refunded: leased.refunded, ..Charged::of(()) })
         });
         let Some(Refunded { taken, left, .. }) =
             charged.and_then(|it| it.refunded.first().copied())
@@ -450,7 +449,7 @@ impl World {
                     || true,
                 )?;
                 let Leased { verdicts, granted, refunded } = leased;
-                Some(Charged { result: verdicts, is_refused: false, granted, refunded })
+                Some(Charged { granted, refunded, ..Charged::of(verdicts) })
             })?;
             granted = made.granted;
             Some((made.result, None))

@@ -357,7 +357,7 @@ async fn hits_after_a_reset_are_counted_also_at_a_node_that_held_some() {
     let nodes = three(patient).await;
     let [a, b, _] = &nodes[..] else { unreachable!("three nodes") };
     takes_back(a, b).await;
-    let keys: Vec<String> = keys_of(a, "b", "after").take(12).collect();
+    let keys: Vec<String> = keys_of(a, "b", "after").take(80).collect();
     let quota = Quota::simple(Algorithm::FirstHitWindow, 1_000, HOUR).expect("valid");
     let of = |key, hits| CarriedCheck { quota, is_leased: true, ..check(key, hits, HOUR) };
     let mut held = 0;
@@ -411,6 +411,66 @@ async fn a_refund_after_a_reset_takes_no_hits_that_come_later() {
     sleep(Duration::from_secs(4)).await;
     for key in &keys {
         assert_eq!(one(b, of(key, false, 0)).await.1, 600, "{key}");
+    }
+}
+
+/// What refunds have added to a limit ends with a reset, also beside hits that may yet be spent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_ends_the_credit_of_a_window_beside_grants() {
+    let nodes = three(patient).await;
+    let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
+    takes_back(a, b).await;
+    let quota = Quota::simple(Algorithm::FirstHitWindow, 100, HOUR).expect("valid");
+    let behavior = Behavior { credits: true, ..Behavior::default() };
+    let of = |key, is_leased, hits| {
+        let behavior = if is_leased { Behavior::default() } else { behavior };
+        CarriedCheck { quota, behavior, is_leased, ..check(key, hits, HOUR) }
+    };
+    let keys: Vec<String> = keys_of(a, "b", "credit").take(8).collect();
+    for (number, key) in keys.iter().enumerate() {
+        assert_eq!(one(c, of(key, false, -5_000)).await.1, 5_100);
+        granted(a, &of(key, true, 1)).await;
+        let reset = CarriedCheck { resets: true, ..of(key, number % 2 == 0, 0) };
+        assert!(one(c, reset).await.1 <= 100);
+        let mut passed = 0;
+        while one(b, of(key, false, 1)).await.0 {
+            passed += 1;
+            assert!(passed <= 100, "{key}");
+        }
+    }
+}
+
+/// Requests of a shorter window have ended the one that was reset, or that hits were given back to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hits_that_are_taken_later_are_taken_off_no_other_window() {
+    const SHORT: Span = Span::from_millis(300);
+    let nodes = three(patient).await;
+    let [a, b, c] = &nodes[..] else { unreachable!("three nodes") };
+    takes_back(a, b).await;
+    let of = |key, is_leased, hits, window| {
+        let quota = Quota::simple(Algorithm::FirstHitWindow, 1_000, window).expect("valid");
+        CarriedCheck { quota, is_leased, ..check(key, hits, window) }
+    };
+    let keys: Vec<String> = keys_of(a, "b", "window").take(8).collect();
+    for (number, key) in keys.iter().enumerate() {
+        granted(a, &of(key, true, 1, HOUR)).await;
+        for _ in 0..10 {
+            one(a, of(key, true, 1, HOUR)).await;
+        }
+        sleep(Duration::from_millis(400)).await;
+        let back = match number % 2 {
+            0 => CarriedCheck { resets: true, ..of(key, false, 0, HOUR) },
+            _ => of(key, false, -500, HOUR),
+        };
+        one(c, back).await;
+        // It begins another window, and a longer one makes that stay.
+        assert!(one(b, of(key, false, 1, SHORT)).await.0);
+        let left = one(b, of(key, false, 0, HOUR)).await.1;
+        assert!(one(b, of(key, false, left.into(), HOUR)).await.0);
+    }
+    sleep(Duration::from_secs(4)).await;
+    for key in &keys {
+        assert_eq!(one(b, of(key, false, 0, HOUR)).await.1, 0, "{key}");
     }
 }
 

@@ -122,9 +122,13 @@ impl Revocations {
     /// When a certificate of this node has to begin at the earliest to be accepted.
     pub fn issued_after(&self, node: &str) -> Option<Timestamp> {
         let known = self.known.load();
-        let at = known.iter().find(|(revoked, _)| revoked.as_str() == node)?.1;
+        known.iter().find(|(revoked, _)| revoked.as_str() == node).map(|(_, at)| Self::after(*at))
+    }
+
+    /// When a certificate begins at the earliest that a revocation until then does not refuse.
+    pub fn after(at: Timestamp) -> Timestamp {
         // Certificates count in seconds.
-        Some(Timestamp::from_secs(at.as_secs() + 1))
+        Timestamp::from_secs(at.as_secs() + 1)
     }
 
     /// In the order of the nodes' names.

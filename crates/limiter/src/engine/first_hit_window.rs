@@ -145,6 +145,16 @@ pub(super) fn take_back(state: &mut State, hits: u64) {
     }
 }
 
+/// Ends what refunds have added to the limit of a window.
+pub(crate) fn end_credit(state: &mut State) {
+    if let State::FirstHitWindow { opened, used, .. } = *state {
+        *state = match used {
+            0 => State::Absent,
+            _ => State::FirstHitWindow { opened, used, credit: 0 },
+        };
+    }
+}
+
 /// `window` after a refund.
 fn given_back(window: Window, refund: u64, credits: bool) -> Window {
     let Window { opened, used, credit } = window;

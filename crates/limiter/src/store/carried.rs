@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 use smallvec::{SmallVec, smallvec};
 
 use super::counting_mode::{BEHIND_MAX, CheckParams};
-use super::key::Counter;
+use super::key::{Counter, KeyHash};
 use super::overflow::Overflow;
 use super::shard::Shard;
 use super::sharded::Store;
 use crate::engine::grant::{Outstanding, Refunded};
-use crate::engine::{self, Behavior, State, Verdict};
+use crate::engine::{self, Behavior, State, Verdict, first_hit_window};
 use crate::quota::Algorithm;
 use crate::units::{Hits, Span, Timestamp};
 
@@ -112,6 +112,9 @@ impl Store {
         let was_open = shard.is_open(check, now);
         let refund = if check.resets { u32::MAX.into() } else { check.hits.refund() };
         let mut refunded = smallvec![Refunded::default()];
+        if check.resets {
+            shard.end_credit(check.counter.key, now);
+        }
         let verdicts = shard.refund(counters, refund, &[outstanding], &mut refunded, now);
         let is_counted = check.resets && !(was_open && check.counter.is_first_hit_window());
         let verdict = match verdicts.first() {
@@ -137,6 +140,16 @@ impl Shard {
             }
         }
         self.check_single(counter, params, overflow)
+    }
+
+    /// Ends what refunds have added to the limit of a window.
+    fn end_credit(&mut self, key: KeyHash, now: Timestamp) {
+        let now = self.instant(now);
+        if let Some((slot, queues)) = self.live_mut(key, now) {
+            first_hit_window::end_credit(&mut slot.state);
+            queues.enqueue_strict(slot);
+            queues.enqueue_snapshot(slot);
+        }
     }
 
     /// Whether something is counted.

@@ -37,6 +37,10 @@ impl Process {
         self.signal("TERM");
     }
 
+    pub fn hang_up(&self) {
+        self.signal("HUP");
+    }
+
     /// SIGSTOP. Returns when all its threads have stopped.
     pub fn pause(&self) {
         self.signal("STOP");

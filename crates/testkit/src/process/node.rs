@@ -304,6 +304,10 @@ impl Node {
         self.process.as_ref().expect("it runs").terminate();
     }
 
+    pub fn hang_up(&self) {
+        self.process.as_ref().expect("it runs").hang_up();
+    }
+
     pub fn pid(&self) -> u32 {
         self.process.as_ref().expect("it runs").pid()
     }
