@@ -7,8 +7,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 /// A token that is cancelled by the first SIGTERM or Ctrl-C, or when the terminal closes: the node
-/// then drains. The second signal ends the process at once, with the exit code of a process ended by
-/// Ctrl-C.
+/// then drains. The second signal ends the process at once, with the exit code of a process ended
+/// by Ctrl-C.
 ///
 /// Without a terminal a SIGHUP is from an operator who wants files to be read again, which a node
 /// does by itself.

@@ -696,8 +696,8 @@ impl Decider {
         let (of_others, since) = self.unknown_grants(rule.scope, now);
         let unknown = if rule.is_leased { of_others } else { UnknownGrants::default() };
         let owns = || self.decides_since(rule.scope, key.token, since);
-        let waits = check.resets && unknown.until.is_none();
-        let place = if waits { waiting_refunds.place() } else { None };
+        let resets = check.resets && unknown.until.is_none();
+        let place = if resets { waiting_refunds.place() } else { None };
         let charged = grant_ledger.enter(counters, None, now, |_, known| {
             // A reset takes what an earlier one was going to take.
             let known = if check.resets { known.outstanding.clone() } else { known.of_refund() };
@@ -706,7 +706,7 @@ impl Decider {
             let (result, refunded) =
                 node.store.check_carried_beside_if(check, outstanding, now, owns)?;
             let is_left = refunded.iter().any(|refunded| refunded.left > 0);
-            let reset = match (waits, is_left && place.is_some()) {
+            let reset = match (resets, is_left && place.is_some()) {
                 (false, _) => Reset::No,
                 (true, false) => Reset::Whole,
                 (true, true) => Reset::BesideGrants,

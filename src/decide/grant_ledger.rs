@@ -15,8 +15,9 @@
 //! - *Ended*: an entry is kept for a term after the end of the grant, so that what was given back
 //!   at the last moment still counts.
 //!
-//! One lock spans the charge of a grant and its entry, a reset and the entries from before it, and another grant that is given back and the
-//! marks of those beside it ([`Mark`]): a mark is never higher than the counter has been since.
+//! One lock spans the charge of a grant and its entry, a reset and the entries from before it, and
+//! another grant that is given back and the marks of those beside it ([`Mark`]): a mark is never
+//! higher than the counter has been since.
 //!
 //! **Bound.** [`ENTRIES_MAX`] grants; at the bound none is made, and checks ask the owner.
 

@@ -23,6 +23,7 @@ mod authority;
 mod bearer;
 mod files;
 mod identity;
+mod revocation;
 mod revocations;
 mod signer;
 mod token;
@@ -40,7 +41,8 @@ pub use files::{
     secret_line, write_public, write_secret,
 };
 pub use identity::{Identity, SECRETS_MAX, Tls, load};
-pub use revocations::{REVOCATIONS_MAX, Revocation, Revocations, RevokeError};
+pub use revocation::Revocation;
+pub use revocations::{REVOCATIONS_MAX, Revocations, RevokeError};
 pub use signer::{NewKey, REQUEST_BYTES_MAX, SignError, Signer, request_from_pem};
 pub use token::{JoinToken, NotAToken, PIN_BYTES, TOKEN_SECRET_BYTES, pin};
 pub use verify::{

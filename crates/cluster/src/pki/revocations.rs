@@ -29,24 +29,17 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
-use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 use tidegate_limiter::units::{Monotonic, Span, Timestamp};
 use tidegate_ownership::identity::NodeId;
 use tokio::sync::watch;
 
+use super::revocation::Revocation;
 use super::verify::{begins_at, names_node};
 use super::witnesses::Witnesses;
 
 /// Most revoked nodes.
 pub const REVOCATIONS_MAX: usize = 1_024;
-
-/// Certificates of `node` that begin until `at` are refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Revocation {
-    pub node: NodeId,
-    pub at: Timestamp,
-}
 
 /// Why a node was not revoked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -9,9 +9,9 @@
 //! after HEARING    what one of them says, and no other has it revoked
 //! ```
 //!
-//! What more peers say comes first, then what is of an earlier time; what a revoked peer says counts
-//! no more. An order that a peer announces is taken when two have been heard, and none of them has
-//! the sender revoked. After [`HEARING`] each peer is believed, as by all that run.
+//! What more peers say comes first, then what is of an earlier time; what a revoked peer says
+//! counts no more. An order that a peer announces is taken when two have been heard, and none of
+//! them has the sender revoked. After [`HEARING`] each peer is believed, as by all that run.
 //!
 //! **Example.** `n1` was stolen and is revoked. Then it has `n2` revoked, which nobody takes. `n4`
 //! starts without its disk and hears `n1`: `n2` is revoked; `n2` and `n3`: `n1` is. Two say the
@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_limiter::units::{Monotonic, Span, Timestamp};
 use tidegate_ownership::identity::NodeId;
 
-use super::revocations::Revocation;
+use super::revocation::Revocation;
 
 /// How long a node that starts compares what peers say, from the first that it hears.
 const HEARING: Span = Span::from_secs(3);

@@ -233,6 +233,25 @@ mod tests {
         assert!(!later.allowed);
     }
 
+    /// By its own length the window is over, so it has nothing to give back.
+    #[test]
+    fn a_refund_with_a_shorter_window_ends_none() {
+        let store = store();
+        let of = |hits, millis| {
+            let window = Span::from_millis(millis);
+            let quota = Quota::simple(Algorithm::FirstHitWindow, 10, window).expect("valid");
+            let check = carried(Algorithm::FirstHitWindow, hits);
+            Carried { counter: Counter { quota, ..check.counter }, ..check }
+        };
+        let after = |millis| NOW.plus(Span::from_millis(millis));
+        assert_eq!(remaining(&store, of(5, 30_000), NOW), 5);
+        assert_eq!(remaining(&store, of(-2, 50), after(200)), 10);
+        assert_eq!(remaining(&store, of(0, 30_000), after(300)), 5);
+        // One that is open by it gives back, and ends no earlier.
+        assert_eq!(remaining(&store, of(-2, 1_000), after(400)), 7);
+        assert_eq!(remaining(&store, of(0, 30_000), after(2_000)), 7);
+    }
+
     #[test]
     fn a_reset_and_a_refund_take_nothing_of_what_is_outstanding() {
         for algorithm in [Algorithm::FirstHitWindow, Algorithm::TokenBucket] {

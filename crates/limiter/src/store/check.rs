@@ -433,10 +433,13 @@ impl Shard {
         let window = OpenWindow::of(slot);
         let verdict = params.decide(&mut slot.state, quota);
         // A first-hit window has the length of the request at hand. One that takes nothing does not
-        // end the window for requests of a longer one either.
-        let is_kept = !verdict.allowed
-            && quota.algorithm() == Algorithm::FirstHitWindow
-            && !counts_refused(quota, params, &verdict);
+        // end the window for requests of a longer one either, nor one that leaves it open and gives
+        // hits back.
+        let takes_nothing = !verdict.allowed && !counts_refused(quota, params, &verdict);
+        let gives_back =
+            params.hits.refund() > 0 && matches!(slot.state, State::FirstHitWindow { .. });
+        let is_kept =
+            quota.algorithm() == Algorithm::FirstHitWindow && (takes_nothing || gives_back);
         if params.me.is_none() && !is_kept {
             slot.meta = slot.meta.with_expiry(params.expiry(&slot.state, quota));
         }
