@@ -51,6 +51,7 @@ use super::join::{
 use super::own_report::OwnReport;
 use super::service::PeerService;
 use super::skew::Skew;
+use super::unreached::SeenElsewhere;
 use crate::config::{self, Config, Failover, UserError, VotersFrom};
 use crate::decide::{self, BlockedSources, Decider, LocalNode};
 use crate::enrolment::Issuer;
@@ -106,6 +107,8 @@ pub struct Core {
     pub(super) own_report: Arc<OwnReport>,
     /// Signs certificates; `None` without `join.signer_cert`.
     pub issuer: Option<Arc<Issuer>>,
+    /// For orders that are to reach all nodes.
+    pub(super) seen_elsewhere: SeenElsewhere,
 }
 
 /// How long a drained voter waits until others are a majority without it. A member has to be there
@@ -281,6 +284,7 @@ impl Core {
             clock,
             handover_timeout: config.cluster.handover_timeout.to_std(),
             own_report: Arc::default(),
+            seen_elsewhere: SeenElsewhere::new(forget_after),
             issuer: issuer.map(Arc::new),
             decider: Decider::new(options, local, rules, peers),
         };

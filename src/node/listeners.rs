@@ -169,6 +169,17 @@ impl Bound {
     }
 }
 
+/// How listeners close: all others, and then that of `[admin]`, which says until the end what the node
+/// does.
+#[derive(Clone, Default)]
+pub(super) struct Closing {
+    /// Ends all but that of `[admin]`.
+    pub(super) drain: CancellationToken,
+    /// Cancelled when these have closed.
+    pub(super) have_closed: CancellationToken,
+    pub(super) admin: CancellationToken,
+}
+
 impl Listeners {
     /// Binds the configured addresses.
     pub(super) fn bind(
@@ -245,15 +256,16 @@ impl Listeners {
             .map(|(name, it)| (name, &*it.at))
     }
 
-    /// Opens admin and debug at once and the other listeners after `joined`, serves until `drain`,
-    /// then finishes requests in flight.
+    /// Opens admin and debug at once and the other listeners after `joined`, serves until they are
+    /// to close, then finishes requests in flight.
     pub(super) fn serve(
         self,
         config: &Config,
         behind: Behind<'_>,
         joined: CancellationToken,
-        drain: CancellationToken,
+        closing: Closing,
     ) -> impl Future<Output = Result<(), UserError>> + Send + 'static {
+        let Closing { drain, have_closed, admin: admin_drain } = closing;
         let Behind {
             core,
             probes,
@@ -393,44 +405,54 @@ impl Listeners {
                 let routes = enrolment::router(issuer);
                 join.serve(routes, tls, &bounds, ready(()), &drain).await
             };
-            tokio::try_join!(
-                join,
-                http.serve(http_service, http_tls, &bounds, joined.cancelled(), &drain),
-                grpc.serve(
-                    grpc_service.clone(),
-                    grpc_tls.clone(),
-                    &grpc_bounds,
-                    joined.cancelled(),
-                    &drain
-                ),
-                grpc_socket.serve(grpc_service, grpc_tls, &grpc_bounds, joined.cancelled(), &drain),
-                resp,
-                gubernator_grpc.serve(
-                    gubernator_grpc_service,
-                    gubernator_grpc_tls,
-                    &bounds,
-                    joined.cancelled(),
-                    &drain
-                ),
-                gubernator_http.serve(
-                    gubernator_http_service,
-                    gubernator_http_tls,
-                    &bounds,
-                    joined.cancelled(),
-                    &drain
-                ),
-                proxy.serve(
-                    proxy_service,
-                    proxy_protocols,
-                    &proxy_bounds,
-                    joined.cancelled(),
-                    &drain
-                ),
-                maintenance,
-                admin.serve(admin_router, admin_tls, &bounds, ready(()), &drain),
-                debug.serve(debug_router, Protocols::Http(None), &bounds, ready(()), &drain),
-            )
-            .map(drop)
+            let others = async {
+                tokio::try_join!(
+                    join,
+                    http.serve(http_service, http_tls, &bounds, joined.cancelled(), &drain),
+                    grpc.serve(
+                        grpc_service.clone(),
+                        grpc_tls.clone(),
+                        &grpc_bounds,
+                        joined.cancelled(),
+                        &drain
+                    ),
+                    grpc_socket.serve(
+                        grpc_service,
+                        grpc_tls,
+                        &grpc_bounds,
+                        joined.cancelled(),
+                        &drain
+                    ),
+                    resp,
+                    gubernator_grpc.serve(
+                        gubernator_grpc_service,
+                        gubernator_grpc_tls,
+                        &bounds,
+                        joined.cancelled(),
+                        &drain
+                    ),
+                    gubernator_http.serve(
+                        gubernator_http_service,
+                        gubernator_http_tls,
+                        &bounds,
+                        joined.cancelled(),
+                        &drain
+                    ),
+                    proxy.serve(
+                        proxy_service,
+                        proxy_protocols,
+                        &proxy_bounds,
+                        joined.cancelled(),
+                        &drain
+                    ),
+                    maintenance,
+                    debug.serve(debug_router, Protocols::Http(None), &bounds, ready(()), &drain),
+                )?;
+                have_closed.cancel();
+                Ok(())
+            };
+            let admin = admin.serve(admin_router, admin_tls, &bounds, ready(()), &admin_drain);
+            tokio::try_join!(others, admin).map(drop)
         }
     }
 }

@@ -55,7 +55,7 @@ pub use self::error::{Error, Failed};
 pub use self::handover::{GivenUp, Left};
 use self::inspect::View;
 pub use self::join::Joined;
-use self::listeners::{Behind, Bound, ListenerTls, Listeners, serve_prometheus};
+use self::listeners::{Behind, Bound, Closing, ListenerTls, Listeners, serve_prometheus};
 use self::overview::ClusterOverview;
 use self::per_topology::PerTopology;
 use self::probes::{NodeProbes, Stats};
@@ -178,7 +178,7 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     let grpc_health = rls::Health::new().await;
 
     // The clock, the rules and the core keep running while the listeners drain.
-    let (stop_listeners, stop_node) = (CancellationToken::new(), CancellationToken::new());
+    let (closing, stop_node) = (Closing::default(), CancellationToken::new());
     let joined = CancellationToken::new();
     let mut tasks: JoinSet<Result<(), Failed>> = JoinSet::new();
     tasks.spawn(clock.run(stop_node.clone()).map(Ok));
@@ -247,7 +247,7 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
         drain: &shutdown,
         drained,
     };
-    let mut serving = front.spawn(listeners.serve(&config, behind, joined, stop_listeners.clone()));
+    let mut serving = front.spawn(listeners.serve(&config, behind, joined, closing.clone()));
 
     let outcome = tokio::select! {
         () = shutdown.cancelled() => Ok(()),
@@ -276,13 +276,21 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
             reason: left.err().map(|given_up| given_up.to_string()),
         }));
     }
-    stop_listeners.cancel();
+    closing.drain.cancel();
     if !serving.is_finished() {
-        let _ = serving.await;
+        tokio::select! {
+            () = closing.have_closed.cancelled() => {}
+            _ = &mut serving => {}
+        }
     }
     core.decider.have_given_back().await;
     stop_node.cancel();
     while tasks.join_next().await.is_some() {}
+    // Who waits for the end of the node waits for its admin listener.
+    closing.admin.cancel();
+    if !serving.is_finished() {
+        let _ = serving.await;
+    }
     tracing::info!("stopped");
     outcome
 }

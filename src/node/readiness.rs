@@ -64,6 +64,7 @@ impl Readiness {
 
     fn check(&self) {
         let Self { core, rules, health, joined, .. } = self;
+        core.seen_elsewhere.look(&core.topology.load(), core.clock.monotonic());
         let cluster = core.joined.as_ref();
         let has_gossip = cluster.is_none_or(|cluster| *cluster.gossip.running().borrow());
         health.set(GOSSIP, (!has_gossip).then_some("gossip is restarting"));

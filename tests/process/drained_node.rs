@@ -9,7 +9,9 @@ use tidegate::admin::report::MapMemberState;
 use tidegate_testkit::http_client::{Http, check_body};
 use tidegate_testkit::process::{Cluster, ClusterOptions, Load, Node, THREE};
 use tidegate_testkit::wait::until;
-use tokio::time::Instant;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::TIDEGATE;
@@ -33,6 +35,25 @@ domain = \"load\"
 [[auth.descriptors]]
 entries = [{ key = \"queue\", header = \"x-queue\" }]
 ";
+
+/// Who then removes the machine cuts nothing off.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_to_drain_ends_when_nothing_is_in_flight() {
+    let sets = &["limits.header_timeout=60s", "limits.drain_timeout=3s"];
+    let options = ClusterOptions { nodes: THREE, rules: RULES, sets, ..ClusterOptions::default() };
+    let cluster = Cluster::start(TIDEGATE, options).await;
+    let node = &cluster.nodes[2];
+    let mut unfinished = TcpStream::connect(node.http).await.unwrap();
+    unfinished.write_all(b"POST /v1/check HTTP/1.1\r\nhost: t\r\n").await.unwrap();
+    let url = format!("http://{}", node.admin);
+    let mut drain = Command::new(TIDEGATE);
+    drain.env_clear().args(["drain", "--url", &url]);
+    let drained = tokio::task::spawn_blocking(move || drain.output().unwrap()).await.unwrap();
+    assert!(drained.status.success(), "{drained:?}");
+    let mut left = Vec::new();
+    let ended = timeout(Duration::from_secs(1), unfinished.read_to_end(&mut left)).await;
+    assert!(ended.is_ok(), "it has a connection still");
+}
 
 /// It is what operators send to have files read again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
