@@ -88,8 +88,8 @@ impl WaitingRefunds {
     }
 
     /// Removes up to `hits` that wait for a window, and returns how many these were: they are to be
-    /// taken off the counter at `now`. Fewer wait where a later refund has taken some, and none when
-    /// the window has ended or another has begun.
+    /// taken off the counter at `now`. Fewer wait where a later refund has taken some, and none
+    /// when the window has ended or another has begun.
     pub(super) fn take(
         &self,
         counter: KeyHash,

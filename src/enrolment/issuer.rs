@@ -193,8 +193,8 @@ impl Issuer {
     }
 
     /// The reply to a peer that renews its certificate: its present one says who it is. Reads the
-    /// signer's files; of a node without a signer it is empty, and so from one that has just started
-    /// and may not have heard that the peer is revoked.
+    /// signer's files; of a node without a signer it is empty, and so from one that has just
+    /// started and may not have heard that the peer is revoked.
     pub fn reply_to(
         issuer: Option<&Arc<Self>>,
         from: &Peer,
@@ -234,8 +234,8 @@ impl Issuer {
         }
     }
 
-    /// The certificate and those up to the authority, as PEM. `revoked` is until when the bearer was
-    /// revoked when it was found that it may have one: a later revocation refuses it.
+    /// The certificate and those up to the authority, as PEM. `revoked` is until when the bearer
+    /// was revoked when it was found that it may have one: a later revocation refuses it.
     fn sign(
         &self,
         request: &[u8],

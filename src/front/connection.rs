@@ -56,8 +56,8 @@ const HTTP2_SEND_BUFFER: usize = 64 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
-/// In the extensions of a response of gRPC that is sent for as long as the client wants it, or until
-/// the listener drains: then its status is `UNAVAILABLE`.
+/// In the extensions of a response of gRPC that is sent for as long as the client wants it, or
+/// until the listener drains: then its status is `UNAVAILABLE`.
 #[derive(Clone, Copy, Debug)]
 pub struct Endless;
 

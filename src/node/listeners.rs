@@ -169,8 +169,8 @@ impl Bound {
     }
 }
 
-/// How listeners close: all others, and then that of `[admin]`, which says until the end what the node
-/// does.
+/// How listeners close: all others, and then that of `[admin]`, which says until the end what the
+/// node does.
 #[derive(Clone, Default)]
 pub(super) struct Closing {
     /// Ends all but that of `[admin]`.

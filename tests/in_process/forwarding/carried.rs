@@ -351,7 +351,8 @@ async fn a_second_reset_takes_no_hits_that_come_after_it() {
     }
 }
 
-/// A node spends nothing after a reset that it was granted before it, which the owner would take off.
+/// A node spends nothing after a reset that it was granted before it, which the owner would take
+/// off.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hits_after_a_reset_are_counted_also_at_a_node_that_held_some() {
     let nodes = three(patient).await;

@@ -13,9 +13,9 @@
 //! that is issued at 10:05 and begins at 10:00:01 is not ([`Revocations::issued_after`]).
 //!
 //! All nodes have the same set: of one node the latest time. How it reaches them:
-//! [`revocations`](crate::revocations); what a node that starts believes: `witnesses.rs`. It needs no majority, and what a node knows it keeps on its
-//! disk. It confirms a revocation when that is there ([`Revocations::are_kept`]), so that all nodes
-//! may die at once.
+//! [`revocations`](crate::revocations); what a node that starts believes: `witnesses.rs`. It needs
+//! no majority, and what a node knows it keeps on its disk. It confirms a revocation when that is
+//! there ([`Revocations::are_kept`]), so that all nodes may die at once.
 //!
 //! **Bound.** At [`REVOCATIONS_MAX`] a further node is not revoked ([`RevokeError::Full`]): replace
 //! the authority instead, then everything that it signed is refused. Nodes that are asked at the

@@ -84,8 +84,8 @@ impl Store {
 
     /// The same for one that [`gives back`](Carried::gives_back) while granted hits of its counter
     /// are `outstanding`: it takes nothing of these, because they may pass yet, and nothing beyond
-    /// what was used is credited. The second result is what became of the refund; empty for one that
-    /// gives nothing back, and for a reset beside which nothing was outstanding.
+    /// what was used is credited. The second result is what became of the refund; empty for one
+    /// that gives nothing back, and for a reset beside which nothing was outstanding.
     pub fn check_carried_beside_if(
         &self,
         check: &Carried,
