@@ -49,9 +49,9 @@ use super::join::{
     Joined, until_agreed, until_joined, until_member, until_region_lease, until_settled,
 };
 use super::own_report::OwnReport;
+use super::seen_elsewhere::SeenElsewhere;
 use super::service::PeerService;
 use super::skew::Skew;
-use super::unreached::SeenElsewhere;
 use crate::config::{self, Config, Failover, UserError, VotersFrom};
 use crate::decide::{self, BlockedSources, Decider, LocalNode};
 use crate::enrolment::Issuer;

@@ -29,6 +29,7 @@ mod per_topology;
 mod probes;
 mod readiness;
 mod rulebook;
+mod seen_elsewhere;
 mod service;
 mod skew;
 mod system;

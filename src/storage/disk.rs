@@ -6,6 +6,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use redb::{Builder, Database, DatabaseError};
@@ -36,6 +37,28 @@ pub trait Disk: Debug + Send + Sync {
 
     /// For logs and status.
     fn path(&self) -> &Path;
+}
+
+/// How often it is tried to open a file that is in use, and the pause between two attempts: a
+/// process that was drained has said so a moment before it lets go of its files.
+const ATTEMPTS: u32 = 40;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Opens a database, which the process before this one may still have for a moment. Blocks.
+///
+/// # Errors
+///
+/// Those of `open`; that it is in use after two seconds.
+pub(super) fn when_free(
+    open: impl Fn() -> Result<Database, DatabaseError>,
+) -> Result<Database, DatabaseError> {
+    for _ in 1..ATTEMPTS {
+        match open() {
+            Err(DatabaseError::DatabaseAlreadyOpen) => std::thread::sleep(PAUSE),
+            opened => return opened,
+        }
+    }
+    open()
 }
 
 /// A file in a folder.

@@ -25,7 +25,7 @@ use redb::{
 use tidegate_limiter::store::{KeyHash, StoredCounter};
 use tidegate_limiter::units::Timestamp;
 
-use super::disk::Disk;
+use super::disk::{Disk, when_free};
 use super::origin::{Origin, Secret};
 use super::record::{self, KEY_BYTES};
 
@@ -84,7 +84,7 @@ impl File {
         guarded(|| -> Result<Opened, Error> {
             let mut builder = Builder::new();
             builder.set_cache_size(CACHE_BYTES);
-            let mut db = disk.open(&builder).map_err(redb::Error::from)?;
+            let mut db = when_free(|| disk.open(&builder)).map_err(redb::Error::from)?;
             db.check_integrity().map_err(redb::Error::from)?;
             let found = check_origin(&db, origin)?;
             if found.is_none() {

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use redb::{Database, DatabaseError, ReadableDatabase, StorageBackend, TableDefinition};
 use tidegate_cluster::consensus::Disk;
 
-use super::disk::Inode;
+use super::disk::{Inode, when_free};
 
 /// The name of the file.
 pub const FILE_NAME: &str = "cluster-map.redb";
@@ -57,7 +57,7 @@ impl MapFile {
     pub fn open(folder: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let path: PathBuf = folder.join(FILE_NAME);
-        let first = Database::create(&path).map_err(io::Error::other)?;
+        let first = when_free(|| Database::create(&path)).map_err(io::Error::other)?;
         let place = (path.clone(), Inode::at(&path)?);
         // Not created again: a folder that is empty now is not the one with the node's promises.
         Ok(Self::new(first, Some(place), move || Database::open(&path)))

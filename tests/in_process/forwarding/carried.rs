@@ -401,6 +401,8 @@ async fn a_refund_after_a_reset_takes_no_hits_that_come_later() {
         for _ in 0..30 {
             one(a, of(key, true, 1)).await;
         }
+        // No call for more is on its way: what that brought could be given back after the reset.
+        sleep(Duration::from_millis(200)).await;
         // By the rule of `GLOBAL` and by that of others.
         let is_leased = number % 2 == 0;
         one(c, CarriedCheck { resets: true, ..of(key, is_leased, 0) }).await;
