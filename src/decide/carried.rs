@@ -298,8 +298,11 @@ impl Decider {
         let mut to_owners: BTreeMap<(Option<NodeId>, bool), Vec<&Deferred<'_>>> = BTreeMap::new();
         let topology = self.shared.node.topology.load_full();
         let mut modes: BTreeMap<u64, KeyModes> = BTreeMap::new();
-        for check in deferred {
-            modes.entry(check.carried.counter.key.token).or_default().note(check);
+        // Mostly all of them are strict, as those are by default.
+        if deferred.iter().any(|check| check.rule.mode == Mode::Leased) {
+            for check in deferred {
+                modes.entry(check.carried.counter.key.token).or_default().note(check);
+            }
         }
         for (check, begun) in deferred.iter().zip(begun) {
             let token = check.carried.counter.key.token;

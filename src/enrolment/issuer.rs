@@ -19,7 +19,7 @@ use tidegate_cluster::pki::{
     self, BACKDATED, Bearer, JoinToken, Revocations, SignError, Signer, TOKEN_SECRET_BYTES,
     Validity,
 };
-use tidegate_cluster::revocations::is_believed;
+use tidegate_cluster::revocations::accepts_orders;
 use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::identity::NodeId;
 
@@ -194,15 +194,15 @@ impl Issuer {
 
     /// The reply to a peer that renews its certificate: its present one says who it is. Reads the
     /// signer's files; of a node without a signer it is empty, and so from one that has just
-    /// started and may not have heard that the peer is revoked.
+    /// started and may not have received that the peer is revoked.
     pub fn reply_to(
         issuer: Option<&Arc<Self>>,
         from: &Peer,
         request: Vec<u8>,
     ) -> BoxFuture<'static, Reply> {
         let revoked = issuer.and_then(|issuer| issuer.revoked(from.id.as_str()));
-        // A peer that is not believed yet asks again.
-        let issuer = issuer.filter(|issuer| is_believed(from, &issuer.mesh));
+        // A peer that is not accepted yet asks again.
+        let issuer = issuer.filter(|issuer| accepts_orders(from, &issuer.mesh));
         let Some(issuer) = issuer.cloned() else {
             return ready(Reply::Certificate(Vec::new())).boxed();
         };

@@ -63,7 +63,7 @@ fn reply(mesh: &Mesh, from: &Peer, call: RevocationCall) -> Reply {
         RevocationCall::Announce(_) if from.role == Role::Edge => Reply::Malformed,
         RevocationCall::Announce(revocation) => {
             let node = revocation.node.clone();
-            if !is_believed(from, mesh) {
+            if !accepts_orders(from, mesh) {
                 return Reply::Unconfirmed;
             }
             if !mesh.revocations.merge([revocation], mesh.clock.system()) {
@@ -80,10 +80,10 @@ fn reply(mesh: &Mesh, from: &Peer, call: RevocationCall) -> Reply {
 }
 
 /// Whether a peer may give orders and renew its certificate here: it is not revoked, and this node,
-/// if it has just started, has heard so of two.
-pub fn is_believed(from: &Peer, mesh: &Mesh) -> bool {
+/// if it has just started, has received that of two.
+pub fn accepts_orders(from: &Peer, mesh: &Mesh) -> bool {
     mesh.accepted_from(&from.id).is_some()
-        && mesh.revocations.may_order((&from.id, begins(from, mesh)))
+        && mesh.revocations.accepts_orders((&from.id, begins(from, mesh)))
 }
 
 /// When the certificate begins with which a peer is connected.
@@ -104,13 +104,13 @@ impl Compared for Revocations {
     }
 
     fn merge_reply(&self, from: &Peer, reply: Reply, mesh: &Mesh) {
-        let says = match reply {
+        let set = match reply {
             Reply::Revocations(entries) if entries.len() <= REVOCATIONS_MAX => entries,
             Reply::Done => self.all(),
             _ => return,
         };
         let (now, monotonic) = (mesh.clock.system(), mesh.clock.monotonic());
-        self.heard((&from.id, begins(from, mesh)), says, now, monotonic);
+        self.received((&from.id, begins(from, mesh)), set, now, monotonic);
     }
 
     fn look(&self, mesh: &Mesh) {

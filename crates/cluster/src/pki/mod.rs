@@ -26,9 +26,9 @@ mod identity;
 mod revocation;
 mod revocations;
 mod signer;
+mod startup;
 mod token;
 mod verify;
-mod witnesses;
 
 use std::fmt::Display;
 use std::path::Path;

@@ -13,7 +13,7 @@
 //! that is issued at 10:05 and begins at 10:00:01 is not ([`Revocations::issued_after`]).
 //!
 //! All nodes have the same set: of one node the latest time. How it reaches them:
-//! [`revocations`](crate::revocations); what a node that starts believes: `witnesses.rs`. It needs
+//! [`revocations`](crate::revocations); what a node that starts accepts: `startup.rs`. It needs
 //! no majority, and what a node knows it keeps on its disk. It confirms a revocation when that is
 //! there ([`Revocations::are_kept`]), so that all nodes may die at once.
 //!
@@ -35,8 +35,8 @@ use tidegate_ownership::identity::NodeId;
 use tokio::sync::watch;
 
 use super::revocation::Revocation;
+use super::startup::Startup;
 use super::verify::{begins_at, names_node};
-use super::witnesses::Witnesses;
 
 /// Most revoked nodes.
 pub const REVOCATIONS_MAX: usize = 1_024;
@@ -62,7 +62,7 @@ pub struct Revocations {
     changes: watch::Sender<u64>,
     /// How many of them are on the disk; `None` on a node without one.
     kept: watch::Sender<Option<u64>>,
-    witnesses: Mutex<Witnesses>,
+    startup: Mutex<Startup>,
 }
 
 type Set = BTreeMap<NodeId, Timestamp>;
@@ -161,30 +161,29 @@ impl Revocations {
         matches!(tokio::time::timeout(patience, written).await, Ok(Ok(_)))
     }
 
-    /// A peer whose certificate begins then said all that it knows. Merges what is to be believed
-    /// of that.
-    pub(crate) fn heard(
+    /// The set of a peer whose certificate begins then. Merges what is accepted of it.
+    pub(crate) fn received(
         &self,
         (peer, begins): (&NodeId, Timestamp),
-        says: Vec<Revocation>,
+        set: Vec<Revocation>,
         now: Timestamp,
         monotonic: Monotonic,
     ) {
-        let believed = self.witnesses.lock().heard(peer, begins, says, monotonic);
-        self.merge(believed, now);
+        let accepted = self.startup.lock().received(peer, begins, set, monotonic);
+        self.merge(accepted, now);
     }
 
-    /// Merges what is to be believed as time has passed.
+    /// Merges what is accepted because time has passed.
     pub(crate) fn look(&self, now: Timestamp, monotonic: Monotonic) {
-        let believed = self.witnesses.lock().look(monotonic);
-        if !believed.is_empty() {
-            self.merge(believed, now);
+        let accepted = self.startup.lock().look(monotonic);
+        if !accepted.is_empty() {
+            self.merge(accepted, now);
         }
     }
 
-    /// Whether an order of a peer whose certificate begins then is taken.
-    pub(crate) fn may_order(&self, (peer, begins): (&NodeId, Timestamp)) -> bool {
-        self.witnesses.lock().may_order(peer, begins)
+    /// Whether an order of a peer whose certificate begins then is accepted.
+    pub(crate) fn accepts_orders(&self, (peer, begins): (&NodeId, Timestamp)) -> bool {
+        self.startup.lock().accepts_orders(peer, begins)
     }
 
     /// Merges those that were kept on the disk, or are another node's. False if one of them is of
