@@ -14,12 +14,12 @@
 //! none of them revokes the sender. After [`STARTUP`] the set of each peer is accepted, as by all
 //! nodes that run.
 //!
-//! **Example.** `n1` was stolen and is revoked. Then it has `n2` revoked, which no node accepts. `n4`
-//! starts without its disk and receives `n2` from `n1`, and `n1` from `n2` and `n3`. Two sets
+//! **Example.** `n1` was stolen and is revoked. Then it has `n2` revoked, which no node accepts.
+//! `n4` starts without its disk and receives `n2` from `n1`, and `n1` from `n2` and `n3`. Two sets
 //! contain the latter, so `n4` closes its connection to `n1` and drops the set of that.
 //!
-//! **What it does not do.** A node that reaches only a revoked one and one other has one set against
-//! one. It accepts the earlier revocation, and a time can be invented.
+//! **What it does not do.** A node that reaches only a revoked one and one other has one set
+//! against one. It accepts the earlier revocation, and a time can be invented.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
