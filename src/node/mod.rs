@@ -35,6 +35,7 @@ mod skew;
 mod system;
 mod systemd;
 mod traces;
+mod udp;
 mod unreached;
 
 use std::sync::Arc;

@@ -19,6 +19,7 @@ use tidegate_limiter::units::{Monotonic, Span, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::{COMPARE_INTERVAL, Discipline};
+use super::udp::MeshSocket;
 
 /// The decision clock of this process.
 #[derive(Debug)]
@@ -139,7 +140,7 @@ impl Entropy for SystemEntropy {
 impl Net for SystemNet {
     async fn bind_udp(&self, addr: SocketAddr) -> io::Result<Arc<dyn quinn::AsyncUdpSocket>> {
         let socket = std::net::UdpSocket::bind(addr)?;
-        quinn::TokioRuntime.wrap_udp_socket(socket)
+        Ok(Arc::new(MeshSocket::new(socket)?))
     }
 
     fn quinn_runtime(&self) -> Arc<dyn Runtime> {

@@ -1,16 +1,18 @@
 //! Calls and replies on one long-lived stream to a peer, many in flight.
 //!
 //! Calls wait in a bounded queue. The writer takes all waiting calls at once, up to [`BATCH_MAX`],
-//! and writes them together. The first call wakes it, and it yields once before it writes, so the
-//! calls of all requests that arrived together leave in one packet. Batches grow under load, and an
+//! and writes them together. The first call wakes it, and it lets the tasks that are ready run
+//! before it writes, so the calls of all requests that arrived together leave in one packet. Batches grow under load, and an
 //! idle stream adds no delay, because no timer is involved.
 //!
 //! A peer has one stream per [`StreamClass`], so that a large synchronisation never delays a check,
 //! and no number of checks the pings that a lease depends on.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -152,7 +154,7 @@ impl RpcStream {
         while queue.recv_many(&mut batch, BATCH_MAX).await > 0 {
             // A woken task runs next, when one call is queued and others are about to be. One
             // packet for each would cost more than one for all.
-            tokio::task::yield_now().await;
+            after_ready_tasks().await;
             while batch.len() < BATCH_MAX
                 && let Ok(call) = queue.try_recv()
             {
@@ -208,6 +210,20 @@ impl RpcStream {
         }
         Ok(())
     }
+}
+
+/// Lets the tasks that are ready run first. [`tokio::task::yield_now`] also looks whether others have
+/// become ready, which costs a system call for each call of a moderate load.
+async fn after_ready_tasks() {
+    let mut has_waited = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut has_waited, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 #[cfg(test)]
