@@ -87,7 +87,7 @@ Examples:
 
 pub(super) fn run(command: &Command, out: &mut dyn Write) -> Result<bool, Failure> {
     let Command::Nftables(args) = command;
-    serve::init_log(&args.log, args.log_format)?;
+    let _log = serve::init_log(&args.log, args.log_format)?;
     let fix = "raise the process limit (ulimit -u)";
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(UserError::context("failed to start the runtime", fix))?;

@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args) -> Result<bool, Failure> {
     ];
     let sets: Vec<String> = own.into_iter().chain(args.sets.iter().cloned()).collect();
     let config = load_without_file(&sets)?;
-    serve::init_log(&args.log, args.log_format)?;
+    let _log = serve::init_log(&args.log, args.log_format)?;
     serve::node(config, false)
 }
 

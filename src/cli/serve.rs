@@ -93,7 +93,7 @@ Examples:
 
 pub(super) fn run(args: &Args) -> Result<bool, Failure> {
     let config = config::load(args.config.as_deref(), &args.sets)?;
-    init_log(&args.log, args.log_format)?;
+    let _log = init_log(&args.log, args.log_format)?;
     node(config, args.until_stdin_closes)
 }
 
@@ -101,7 +101,7 @@ pub(super) fn run(args: &Args) -> Result<bool, Failure> {
 pub(super) fn ratelimit(args: &RatelimitArgs) -> Result<bool, Failure> {
     let start = envoy_ratelimit::environment::load(&args.sets)?;
     let filter = args.log.as_deref().unwrap_or(start.log_level);
-    init_log(filter, args.log_format.unwrap_or(start.log_format))?;
+    let _log = init_log(filter, args.log_format.unwrap_or(start.log_format))?;
     for warning in &start.warnings {
         tracing::warn!("{warning}");
     }
@@ -112,7 +112,7 @@ pub(super) fn ratelimit(args: &RatelimitArgs) -> Result<bool, Failure> {
 pub(super) fn gubernator(args: &GubernatorArgs) -> Result<bool, Failure> {
     let start = gubernator::environment::load(&args.sets)?;
     let filter = args.log.as_deref().unwrap_or(start.log_level);
-    init_log(filter, args.log_format.unwrap_or(start.log_format))?;
+    let _log = init_log(filter, args.log_format.unwrap_or(start.log_format))?;
     if !start.ignored.is_empty() {
         let ignored = start.ignored.join(", ");
         tracing::warn!("settings without effect: {ignored}; see docs/gubernator.md");
@@ -120,7 +120,7 @@ pub(super) fn gubernator(args: &GubernatorArgs) -> Result<bool, Failure> {
     node(start.config, false)
 }
 
-pub(super) fn init_log(filter: &str, format: log::Format) -> Result<(), log::Error> {
+pub(super) fn init_log(filter: &str, format: log::Format) -> Result<log::Guard, log::Error> {
     let filter = filter.to_owned();
     log::init(&log::Options { filter, format, colour: io::stderr().is_terminal() })
 }

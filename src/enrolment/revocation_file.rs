@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_cluster::pki::{Revocation, Revocations};
-use tidegate_limiter::units::Timestamp;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +23,7 @@ const RETRY: Duration = Duration::from_secs(5);
 ///
 /// There is a file, and it cannot be read: a node that went on without would accept what was
 /// revoked.
-pub fn load(folder: &Path, revocations: &Revocations, now: Timestamp) -> Result<(), UserError> {
+pub fn load(folder: &Path, revocations: &Revocations) -> Result<(), UserError> {
     let path = folder.join(NAME);
     let unusable = |error: &dyn std::fmt::Display| {
         UserError::new(
@@ -38,7 +37,7 @@ pub fn load(folder: &Path, revocations: &Revocations, now: Timestamp) -> Result<
         Err(error) => return Err(unusable(&error)),
     };
     let kept: Vec<Revocation> = serde_json::from_slice(&text).map_err(|error| unusable(&error))?;
-    revocations.merge(kept, now);
+    revocations.restore(kept);
     revocations.set_kept(0);
     Ok(())
 }

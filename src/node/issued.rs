@@ -68,12 +68,12 @@ impl Certificates for View {
                 )));
             }
             let connected = mesh.certificate_begins(&id);
-            let now = self.core.clock.system();
+            let now = revocations::time(mesh);
             let revocation = match mesh.revocations.revoke(id, connected, now) {
                 Ok(revocation) => revocation,
                 Err(RevokeError::Future) => {
                     return conflict(
-                        "its certificate begins more than an hour after the time of this node; \
+                        "its certificate begins more than an hour after the time of most nodes; \
                          correct the clock of this machine, or ask another node",
                     );
                 }

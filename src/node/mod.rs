@@ -149,7 +149,7 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
     let (core, core_tasks) = Box::pin(Core::build(setup, environment)).await?;
 
     if let (Some(folder), Some(mesh)) = (&config.node.data_dir, core.mesh()) {
-        revocation_file::load(folder, &mesh.revocations, core.clock.system())?;
+        revocation_file::load(folder, &mesh.revocations)?;
     }
     let certificates = certificates::Handle::default();
     let health = Health::starting(&[GOSSIP, JOIN]);

@@ -129,7 +129,10 @@ struct Room {
 
 impl Debug for Room {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Room").field("is_waiting", &self.waiting.is_some()).finish()
+        formatter
+            .debug_struct("Room")
+            .field("is_waiting", &self.waiting.is_some())
+            .finish_non_exhaustive()
     }
 }
 
@@ -217,7 +220,9 @@ mod tests {
             let (here, there) = (socket(), socket());
             for size in [1, 31, 32, 33, 64, 100] {
                 let sent: Vec<u8> = (0..size).collect();
-                sent.iter().for_each(|&byte| send(&here, &there, byte));
+                for &byte in &sent {
+                    send(&here, &there, byte);
+                }
                 let mut received = Vec::new();
                 while received.len() < sent.len() {
                     received.extend(receive(&there).await);

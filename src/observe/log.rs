@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io;
 
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, fmt};
@@ -34,23 +35,34 @@ pub enum Error {
     Twice,
 }
 
-/// Sets up the log of this process.
+/// Lines that wait to be written. Beyond it they are dropped: a reader that stalls, such as a
+/// collector whose pipe is full, must not stop a node.
+const LINES_MAX: usize = 8_192;
+
+/// Keep it until the process ends: dropped, it waits for a second at most until all lines are
+/// written.
+pub type Guard = WorkerGuard;
+
+/// Sets up the log of this process, whose lines a thread of its own writes to standard error.
 ///
 /// # Errors
 ///
 /// [`Error::Filter`] for an invalid filter, [`Error::Twice`] for a second call.
-pub fn init(options: &Options) -> Result<(), Error> {
+pub fn init(options: &Options) -> Result<Guard, Error> {
     let filter: Targets = options.filter.parse().map_err(|error: ParseError| Error::Filter {
         filter: options.filter.clone(),
         problem: error.to_string(),
     })?;
-    let lines = fmt::layer().with_writer(io::stderr).with_ansi(options.colour);
+    let writer = NonBlockingBuilder::default().buffered_lines_limit(LINES_MAX).lossy(true);
+    let (writer, guard) = writer.thread_name("log").finish(io::stderr());
+    let lines = fmt::layer().with_writer(writer).with_ansi(options.colour);
     let lines = match options.format {
         Format::Text => lines.boxed(),
         Format::Json => lines.json().flatten_event(true).boxed(),
     };
     let subscriber = tracing_subscriber::registry().with(lines).with(filter);
-    tracing::subscriber::set_global_default(subscriber).map_err(|_| Error::Twice)
+    tracing::subscriber::set_global_default(subscriber).map_err(|_| Error::Twice)?;
+    Ok(guard)
 }
 
 /// A text of a client, or of an operator, as a part of a line: with line breaks and other control

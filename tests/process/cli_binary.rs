@@ -4,8 +4,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use std::{fs, thread};
 
+use bytes::Bytes;
+use http::Method;
 use tidegate::admin::report::{
     CertificateReport, ClockReport, EdgesReport, FollowsReport, MapMemberReport, MapMemberState,
     MapReport, MemberReport, MemberState, NodeReport, OwnerOf, OwnerReport, OwnershipReport,
@@ -20,6 +23,9 @@ use tidegate_ownership::cluster_map::{
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::{ClusterMap, Epoch, MemberId, Versions};
 use tidegate_rules::stats::{GrantedCounts, RuleCounts};
+use tidegate_testkit::http_client::Http;
+use tidegate_testkit::ports;
+use tidegate_testkit::wait::eventually;
 
 use crate::TIDEGATE;
 
@@ -520,6 +526,41 @@ fn a_reader_that_has_read_enough_is_no_failure() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+/// Such as a collector whose disk is full.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_is_not_read_stops_no_node() {
+    /// Each order is a line of the log. A pipe takes 64 KiB.
+    const ORDERS: usize = 700;
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(
+        dir.path().join("rules.yaml"),
+        "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 9}}]\n",
+    )
+    .unwrap();
+    let admin = ports::free();
+    let mut node = command(&["serve", "--set"]);
+    node.arg(format!("admin.listen={admin}"));
+    for listener in ["http", "grpc", "resp"] {
+        node.args(["--set", &format!("{listener}.listen={}", ports::free())]);
+    }
+    node.args(["--set", &format!("rules.path={}", dir.path().display())]);
+    let mut node = node.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let http = Http::default();
+    eventually("it is ready", Duration::from_secs(30), || {
+        std::net::TcpStream::connect(admin).is_ok()
+    })
+    .await;
+    for order in 0..ORDERS {
+        let path = format!("/key/block?domain=d&k={order}&for=1h");
+        let done = http.send(Method::POST, admin, &path, &[], Bytes::new()).await;
+        assert_eq!(done.map(|reply| reply.status), Ok(200), "order {order}");
+    }
+    assert_eq!(http.get(admin, "/healthz").await.map(|reply| reply.status), Ok(200));
+    node.kill().unwrap();
+    let unread = node.wait_with_output().unwrap().stderr.len();
+    assert!(unread >= 60_000, "the pipe was full: {unread} bytes");
 }
 
 // === running the binary ===

@@ -55,6 +55,22 @@ async fn the_command_to_drain_ends_when_nothing_is_in_flight() {
     assert!(ended.is_ok(), "it has a connection still");
 }
 
+/// As a supervisor does that restarts whatever ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_to_drain_knows_the_next_process_from_the_one_that_it_drained() {
+    let options = ClusterOptions { nodes: THREE, rules: RULES, ..ClusterOptions::default() };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
+    let node = &mut cluster.nodes[2];
+    let mut drain = Command::new(TIDEGATE);
+    drain.env_clear().args(["drain", "--timeout", "20", "--url"]);
+    drain.arg(format!("http://{}", node.admin));
+    let drained = tokio::task::spawn_blocking(move || drain.output().unwrap());
+    assert_eq!(node.exit_code(Duration::from_secs(60)).await, Some(0));
+    node.start();
+    let drained = drained.await.unwrap();
+    assert!(drained.status.success(), "{drained:?}");
+}
+
 /// It is what operators send to have files read again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sighup_ends_no_node_that_has_no_terminal() {

@@ -19,6 +19,29 @@ use crate::pki::{REVOCATIONS_MAX, Revocation, Revocations, Role};
 /// waits.
 pub const KEEP_PATIENCE: Duration = Duration::from_millis(800);
 
+/// The time that most machines show: those of this node and of the cores that it is connected to.
+///
+/// A machine whose clock is ahead revokes nothing that is issued later, and one whose clock is
+/// behind does not take what others have revoked for something of the future.
+///
+/// *Example*: this machine's clock is two hours behind those of its two peers. Their offsets and its
+/// own, 0, have the median of two hours: it takes the time of the peers.
+pub fn time(mesh: &Mesh) -> Timestamp {
+    let peers = mesh.peers();
+    let cores = peers.iter().filter(|peer| peer.role == Role::Core);
+    let offset = agreed(cores.map(|peer| peer.offset_ns(&*mesh.clock)).collect());
+    Timestamp::from_nanos(mesh.clock.system().as_nanos().saturating_add_signed(offset))
+}
+
+/// The middle of the peers' offsets and our own, which is 0. Of two middle ones that which is nearer
+/// to our own: a single peer does not decide.
+fn agreed(mut offsets: Vec<i64>) -> i64 {
+    offsets.push(0);
+    offsets.sort_unstable();
+    let middle = [(offsets.len() - 1) / 2, offsets.len() / 2].map(|at| offsets[at]);
+    middle.into_iter().min_by_key(|offset| offset.unsigned_abs()).unwrap_or(0)
+}
+
 /// Sends a revocation to all connected nodes but the revoked one, and waits for each for a second
 /// at most. One that still accepts the certificate with which the revoked node is connected replies
 /// from when on it would not; then that is sent to all.
@@ -32,7 +55,7 @@ pub async fn announce(revocation: &Revocation, mesh: &Mesh) -> Announced {
         _ => None,
     });
     match needed.max_by_key(|needed| needed.at) {
-        Some(needed) if mesh.revocations.merge([needed.clone()], mesh.clock.system()) => {
+        Some(needed) if mesh.revocations.merge([needed.clone()], time(mesh)) => {
             announce_once(needed, mesh).await.into()
         }
         _ => replies.into(),
@@ -66,7 +89,7 @@ fn reply(mesh: &Mesh, from: &Peer, call: RevocationCall) -> Reply {
             if !accepts_orders(from, mesh) {
                 return Reply::Unconfirmed;
             }
-            if !mesh.revocations.merge([revocation], mesh.clock.system()) {
+            if !mesh.revocations.merge([revocation], time(mesh)) {
                 return Reply::Unconfirmed;
             }
             match mesh.accepted_from(&node) {
@@ -109,11 +132,33 @@ impl Compared for Revocations {
             Reply::Done => self.all(),
             _ => return,
         };
-        let (now, monotonic) = (mesh.clock.system(), mesh.clock.monotonic());
+        let (now, monotonic) = (time(mesh), mesh.clock.monotonic());
         self.received((&from.id, begins(from, mesh)), set, now, monotonic);
     }
 
     fn look(&self, mesh: &Mesh) {
-        Revocations::look(self, mesh.clock.system(), mesh.clock.monotonic());
+        Revocations::look(self, time(mesh), mesh.clock.monotonic());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn most_clocks_are_right_and_a_single_peer_decides_nothing() {
+        for (peers, expected) in [
+            (vec![], 0),
+            (vec![9], 0),
+            (vec![-9], 0),
+            (vec![7, 7], 7),
+            (vec![-7, -6], -6),
+            (vec![i64::MAX, 1], 1),
+            (vec![i64::MIN, i64::MAX], 0),
+            (vec![5, 6, i64::MAX], 5),
+            (vec![-5, -6, i64::MIN], -5),
+        ] {
+            assert_eq!(agreed(peers.clone()), expected, "{peers:?}");
+        }
     }
 }

@@ -279,7 +279,9 @@ fn uncounted(limit: u32, size: u32, hits: Hits, now: Timestamp) -> RateLimitResp
 pub fn response(shown: &Shown, decided: &CarriedVerdict) -> RateLimitResp {
     let Shown { form, limit, hits, resets } = *shown;
     let CarriedVerdict { verdict, now, owner, source } = decided;
-    let was_reset = resets && verdict.reset.is_zero() && verdict.allowed;
+    // What `on_unavailable` answers has reset nothing.
+    let is_decided = *source != VerdictSource::Fallback;
+    let was_reset = resets && is_decided && verdict.reset.is_zero() && verdict.allowed;
     let reset_time = match form {
         _ if was_reset => 0,
         _ if *source == VerdictSource::Blocked && !verdict.reset.is_zero() => {
@@ -387,6 +389,31 @@ mod tests {
         let source = VerdictSource::NegativeCache;
         let decided = CarriedVerdict { verdict, now: NOW, owner: None, source };
         assert_eq!(response(&shown, &decided).reset_time, millis(NOW) + HOUR);
+    }
+
+    /// Its client sends it again only if it can tell that nothing was reset.
+    #[test]
+    fn a_reset_that_no_owner_has_done_does_not_look_like_one() {
+        let mut request = of_ten(gubernator::Algorithm::TokenBucket, 0, HOUR);
+        request.behavior = gubernator::Behavior::ResetRemaining as i32;
+        let Asked::Check(_, shown) = asked(&request, &Settings::default(), NOW) else {
+            panic!("it needs a counter");
+        };
+        let verdict = Verdict {
+            allowed: true,
+            limit: 10,
+            remaining: 10,
+            reset: Span::ZERO,
+            retry: Retry::Now,
+            delay: Span::ZERO,
+            excess: 0,
+        };
+        for (source, expected) in
+            [(VerdictSource::Owner, 0), (VerdictSource::Fallback, millis(NOW) + HOUR)]
+        {
+            let decided = CarriedVerdict { verdict, now: NOW, owner: None, source };
+            assert_eq!(response(&shown, &decided).reset_time, expected);
+        }
     }
 
     #[test]

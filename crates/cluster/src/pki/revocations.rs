@@ -45,7 +45,7 @@ pub const REVOCATIONS_MAX: usize = 1_024;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RevokeError {
     /// Its certificate begins later than any revocation may.
-    #[error("its certificate begins more than an hour after the time of this node")]
+    #[error("its certificate begins more than an hour after the time of most nodes")]
     Future,
     /// Another one would be forgotten.
     #[error("{REVOCATIONS_MAX} nodes are revoked")]
@@ -80,7 +80,7 @@ impl Revocations {
         until.find(|(node, _)| names_node(certificate, node.as_str())).map(|(node, _)| node.clone())
     }
 
-    /// Revokes the certificates that a node has at `now`, at this node. To be announced
+    /// Revokes the certificates that a node has at `now`, the time of most machines, at this node. To be announced
     /// ([`announce`](crate::revocations::announce)).
     ///
     /// `connected` is when the certificate begins with which it is connected. That may be later
@@ -186,19 +186,28 @@ impl Revocations {
         self.startup.lock().accepts_orders(peer, begins)
     }
 
-    /// Merges those that were kept on the disk, or are another node's. False if one of them is of
-    /// the future, and was left out.
+    /// Merges those of other nodes. False if one of them is of the future by `now`, the time of most
+    /// machines, and was left out: one of the far future would refuse every later certificate of
+    /// the node.
     pub fn merge(&self, entries: impl IntoIterator<Item = Revocation>, now: Timestamp) -> bool {
+        let latest = now.plus(AHEAD_MAX);
+        let entries = entries.into_iter();
+        let (accepted, later): (Vec<_>, Vec<_>) = entries.partition(|entry| entry.at <= latest);
+        self.insert(accepted);
+        later.is_empty()
+    }
+
+    /// Merges what this node has kept on its disk, also if it is of the future: then the clock here
+    /// is behind, and no peer is connected yet whose clock shows it.
+    pub fn restore(&self, kept: impl IntoIterator<Item = Revocation>) {
+        self.insert(kept);
+    }
+
+    fn insert(&self, entries: impl IntoIterator<Item = Revocation>) {
         let _changing = self.changing.lock();
         let mut known = Set::clone(&self.known.load());
-        // One of the far future would refuse every later certificate of the node.
-        let latest = now.plus(AHEAD_MAX);
-        let (mut all, mut is_changed) = (true, false);
+        let mut is_changed = false;
         for Revocation { node, at } in entries {
-            if at > latest {
-                all = false;
-                continue;
-            }
             let entry = known.entry(node).or_default();
             is_changed |= *entry < at;
             *entry = at.max(*entry);
@@ -219,7 +228,6 @@ impl Revocations {
             self.known.store(Arc::new(known));
             self.changes.send_modify(|changes| *changes += 1);
         }
-        all
     }
 
     /// Equal for equal sets.
@@ -235,8 +243,8 @@ impl Revocations {
     }
 }
 
-/// How far ahead of this node's clock another one's may be: these are wall clocks, which nothing
-/// corrects.
+/// How far ahead of the time of most machines a revocation may be: these are wall clocks, which
+/// nothing corrects.
 const AHEAD_MAX: Span = Span::from_secs(3_600);
 
 #[cfg(test)]
@@ -299,6 +307,17 @@ mod tests {
         let node = NodeId::new("n4").expect("an id");
         let revoked = revocations.revoke(node, far, Timestamp::from_secs(1));
         assert_eq!(revoked, Err(RevokeError::Future));
+    }
+
+    #[test]
+    fn what_is_on_the_disk_is_refused_whatever_the_clock_shows() {
+        let revocations = Revocations::default();
+        let behind = Timestamp::from_secs(1_000);
+        assert!(!revocations.merge([revoked("n4", 9_000)], behind), "it is of the future");
+        assert_eq!(revocations.refuse(&certificate("n4", 100)), None);
+        revocations.restore([revoked("n4", 9_000)]);
+        assert!(revocations.refuse(&certificate("n4", 100)).is_some());
+        assert_eq!(revocations.all(), [revoked("n4", 9_000)], "what is written to the disk next");
     }
 
     #[test]
