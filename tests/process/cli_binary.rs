@@ -553,9 +553,9 @@ async fn a_log_that_is_not_read_stops_no_node() {
     })
     .await;
     for order in 0..ORDERS {
-        let path = format!("/key/block?domain=d&k={order}&for=1h");
-        let done = http.send(Method::POST, admin, &path, &[], Bytes::new()).await;
-        assert_eq!(done.map(|reply| reply.status), Ok(200), "order {order}");
+        let path = format!("/key/block?for=1h&domain=d&k={order}");
+        let done = http.send(Method::POST, admin, &path, &[], Bytes::new()).await.unwrap();
+        assert_eq!(done.status, 200, "order {order}: {}", done.body);
     }
     assert_eq!(http.get(admin, "/healthz").await.map(|reply| reply.status), Ok(200));
     node.kill().unwrap();
