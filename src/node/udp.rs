@@ -6,9 +6,9 @@
 //! - It waits for room to send whether or not it needs any. On a socket that sends and never fills
 //!   up, each packet that the kernel has delivered makes room, which wakes the runtime for nothing.
 //!   Here the kernel is asked about room only after a packet did not fit.
-//! - It reads until there is nothing left, so each packet costs a second, empty read. Here a read of
-//!   fewer packets than fit into it is the last one: what arrives after it is announced again, since
-//!   the socket is watched by its edges (`epoll(7)`, *edge-triggered*).
+//! - It reads until there is nothing left, so each packet costs a second, empty read. Here a read
+//!   of fewer packets than fit into it is the last one: what arrives after it is announced again,
+//!   since the socket is watched by its edges (`epoll(7)`, *edge-triggered*).
 //!
 //! **Worked example.** A check that is forwarded and answered is two packets. They cost 4 wake-ups
 //! and 4 reads before, and 2 of each now.
@@ -58,12 +58,13 @@ impl MeshSocket {
     }
 }
 
-#[expect(unsafe_code, reason = "the safe constructor of tokio is deprecated")]
+#[expect(
+    deprecated,
+    reason = "unsound for a type that changes its descriptor, which a socket of the standard \
+              library does not; what is to replace it is an unsafe function"
+)]
 fn watch(socket: UdpSocket, interest: Interest) -> io::Result<AsyncFd<UdpSocket>> {
-    // SAFETY: a `UdpSocket` of the standard library owns its descriptor: it is open and the same
-    // until the socket is dropped, which the `AsyncFd` does last. Nothing here replaces the socket.
-    let watched = unsafe { AsyncFd::register_with_interest(socket, interest) };
-    watched.map_err(io::Error::from)
+    AsyncFd::with_interest(socket, interest)
 }
 
 impl AsyncUdpSocket for MeshSocket {

@@ -90,7 +90,12 @@ const CONFINED: [(&str, &[&str]); 22] = [
     ("hashring", &["crates/ownership/src/ring.rs"]),
     (
         "quinn",
-        &["crates/cluster/src/mesh/", "crates/cluster/src/environment.rs", "src/node/system.rs"],
+        &[
+            "crates/cluster/src/mesh/",
+            "crates/cluster/src/environment.rs",
+            "src/node/system.rs",
+            "src/node/udp.rs",
+        ],
     ),
     // Of `sd_notify` the function has the name of the crate `notify`.
     ("notify", &["src/node/systemd.rs", "src/reload/watch.rs"]),

@@ -24,8 +24,8 @@ pub const KEEP_PATIENCE: Duration = Duration::from_millis(800);
 /// A machine whose clock is ahead revokes nothing that is issued later, and one whose clock is
 /// behind does not take what others have revoked for something of the future.
 ///
-/// *Example*: this machine's clock is two hours behind those of its two peers. Their offsets and its
-/// own, 0, have the median of two hours: it takes the time of the peers.
+/// *Example*: this machine's clock is two hours behind those of its two peers. Their offsets and
+/// its own, 0, have the median of two hours: it takes the time of the peers.
 pub fn time(mesh: &Mesh) -> Timestamp {
     let peers = mesh.peers();
     let cores = peers.iter().filter(|peer| peer.role == Role::Core);
@@ -33,8 +33,8 @@ pub fn time(mesh: &Mesh) -> Timestamp {
     Timestamp::from_nanos(mesh.clock.system().as_nanos().saturating_add_signed(offset))
 }
 
-/// The middle of the peers' offsets and our own, which is 0. Of two middle ones that which is nearer
-/// to our own: a single peer does not decide.
+/// The middle of the peers' offsets and our own, which is 0. Of two middle ones that which is
+/// nearer to our own: a single peer does not decide.
 fn agreed(mut offsets: Vec<i64>) -> i64 {
     offsets.push(0);
     offsets.sort_unstable();

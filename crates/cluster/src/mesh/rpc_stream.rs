@@ -2,8 +2,8 @@
 //!
 //! Calls wait in a bounded queue. The writer takes all waiting calls at once, up to [`BATCH_MAX`],
 //! and writes them together. The first call wakes it, and it lets the tasks that are ready run
-//! before it writes, so the calls of all requests that arrived together leave in one packet. Batches grow under load, and an
-//! idle stream adds no delay, because no timer is involved.
+//! before it writes, so the calls of all requests that arrived together leave in one packet.
+//! Batches grow under load, and an idle stream adds no delay, because no timer is involved.
 //!
 //! A peer has one stream per [`StreamClass`], so that a large synchronisation never delays a check,
 //! and no number of checks the pings that a lease depends on.
@@ -212,8 +212,8 @@ impl RpcStream {
     }
 }
 
-/// Lets the tasks that are ready run first. [`tokio::task::yield_now`] also looks whether others have
-/// become ready, which costs a system call for each call of a moderate load.
+/// Lets the tasks that are ready run first. [`tokio::task::yield_now`] also looks whether others
+/// have become ready, which costs a system call for each call of a moderate load.
 async fn after_ready_tasks() {
     let mut has_waited = false;
     poll_fn(|context| {

@@ -80,8 +80,8 @@ impl Revocations {
         until.find(|(node, _)| names_node(certificate, node.as_str())).map(|(node, _)| node.clone())
     }
 
-    /// Revokes the certificates that a node has at `now`, the time of most machines, at this node. To be announced
-    /// ([`announce`](crate::revocations::announce)).
+    /// Revokes the certificates that a node has at `now`, the time of most machines, at this node.
+    /// To be announced ([`announce`](crate::revocations::announce)).
     ///
     /// `connected` is when the certificate begins with which it is connected. That may be later
     /// than `now` by the clock here, and so may one that was issued after an earlier revocation:
@@ -186,9 +186,9 @@ impl Revocations {
         self.startup.lock().accepts_orders(peer, begins)
     }
 
-    /// Merges those of other nodes. False if one of them is of the future by `now`, the time of most
-    /// machines, and was left out: one of the far future would refuse every later certificate of
-    /// the node.
+    /// Merges those of other nodes. False if one of them is of the future by `now`, the time of
+    /// most machines, and was left out: one of the far future would refuse every later certificate
+    /// of the node.
     pub fn merge(&self, entries: impl IntoIterator<Item = Revocation>, now: Timestamp) -> bool {
         let latest = now.plus(AHEAD_MAX);
         let entries = entries.into_iter();
