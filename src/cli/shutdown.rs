@@ -6,6 +6,8 @@ use std::thread;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::observe::log;
+
 /// A token that is cancelled by the first SIGTERM or Ctrl-C, or when the terminal closes: the node
 /// then drains. The second signal ends the process at once, with the exit code of a process ended
 /// by Ctrl-C.
@@ -44,6 +46,7 @@ pub(super) fn on_signal() -> io::Result<CancellationToken> {
         shutdown.cancel();
         let second = next().await;
         tracing::warn!(signal = second, "exiting at once");
+        log::flush();
         std::process::exit(130);
     });
     Ok(token)

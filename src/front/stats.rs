@@ -66,8 +66,14 @@ impl ListenerStats {
     /// Counts that accepting pauses.
     pub(super) fn at_capacity(&self, connections_max: usize) {
         self.full.add(1);
+        // Clients decide how often this happens: a line each time that it has doubled.
+        let times = self.full.get();
+        if !times.is_power_of_two() {
+            return;
+        }
         tracing::warn!(
             connections_max,
+            times,
             "connection limit reached, accepting paused; consider raising limits.connections_max"
         );
     }

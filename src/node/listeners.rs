@@ -281,6 +281,7 @@ impl Listeners {
             config.limits.connections_max,
             open_files::raise_limit(),
             self.listening().count(),
+            config.proxy.listen.map_or(0, |_| config.proxy.in_flight_max),
         );
         let bounds = Bounds { connections_max, ..Bounds::from(config) };
         let grpc_bounds = Bounds { max_age: max_age(config), ..bounds.clone() };

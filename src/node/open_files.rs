@@ -25,13 +25,20 @@ pub(super) fn raise_limit() -> u64 {
 }
 
 /// The connections that each of `listeners` may accept under a limit of `files`, at most
-/// `configured`; says so if that is fewer.
-pub(super) fn connections_max(configured: usize, files: u64, listeners: usize) -> usize {
-    let reserved = RESERVED.min(files / 4);
+/// `configured`; says so if that is fewer. The proxy may have `upstreams` connections to servers.
+pub(super) fn connections_max(
+    configured: usize,
+    files: u64,
+    listeners: usize,
+    upstreams: usize,
+) -> usize {
+    // Of a low limit half is for what is accepted.
+    let reserved = RESERVED.min(files / 4) + (upstreams as u64).min(files / 4);
     let share = (files - reserved) / listeners.max(1) as u64;
     let allowed = usize::try_from(share).unwrap_or(usize::MAX).max(1);
     if allowed < configured {
-        let needed = (configured as u64).saturating_mul(listeners as u64).saturating_add(RESERVED);
+        let needed = (configured as u64).saturating_mul(listeners as u64);
+        let needed = needed.saturating_add(RESERVED).saturating_add(upstreams as u64);
         let text = format!(
             "the process may open {files} files, but limits.connections_max = {configured} at \
              {listeners} listeners needs {needed}: each listener accepts {allowed} connections. \
@@ -53,12 +60,14 @@ mod tests {
 
     #[test]
     fn listeners_share_what_is_left_of_a_low_limit() {
-        assert_eq!(connections_max(10_000, 1_000_000, 5), 10_000);
-        assert_eq!(connections_max(10_000, 20_256, 2), 10_000);
-        assert_eq!(connections_max(10_000, 4_256, 4), 1_000);
-        assert_eq!(connections_max(10_000, 128, 4), 24);
-        assert_eq!(connections_max(10_000, u64::MAX, 1), 10_000);
-        assert_eq!(connections_max(10_000, 0, 0), 1);
+        assert_eq!(connections_max(10_000, 1_000_000, 5, 0), 10_000);
+        assert_eq!(connections_max(10_000, 20_256, 2, 0), 10_000);
+        assert_eq!(connections_max(10_000, 4_256, 4, 0), 1_000);
+        assert_eq!(connections_max(10_000, 5_256, 4, 1_000), 1_000);
+        assert_eq!(connections_max(10_000, 1_024, 4, 1_024), 128);
+        assert_eq!(connections_max(10_000, 128, 4, 0), 24);
+        assert_eq!(connections_max(10_000, u64::MAX, 1, 1_024), 10_000);
+        assert_eq!(connections_max(10_000, 0, 0, 0), 1);
     }
 
     #[test]

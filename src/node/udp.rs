@@ -16,15 +16,18 @@
 use std::fmt::{self, Debug, Formatter};
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use quinn::udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::Mutex;
 
 /// A bound UDP socket for quinn.
 #[derive(Debug)]
@@ -32,9 +35,15 @@ pub(super) struct MeshSocket {
     state: UdpSocketState,
     /// Watched for packets only.
     socket: AsyncFd<UdpSocket>,
+    /// Another descriptor of the socket, since one is watched for one set of events. Opened at the
+    /// start: there may be no free one when it is needed.
+    sender: Mutex<Arc<UdpSocket>>,
     /// The last packet did not fit into the socket's buffer.
     is_full: AtomicBool,
 }
+
+/// Until the next attempt to send, when the system does not say when there is room.
+const RETRY: Duration = Duration::from_millis(1);
 
 impl MeshSocket {
     /// # Errors
@@ -43,18 +52,24 @@ impl MeshSocket {
     pub(super) fn new(socket: UdpSocket) -> io::Result<Self> {
         // Also sets the socket to return instead of blocking.
         let state = UdpSocketState::new((&socket).into())?;
+        let sender = Mutex::new(Arc::new(socket.try_clone()?));
         let socket = watch(socket, Interest::READABLE)?;
-        Ok(Self { state, socket, is_full: AtomicBool::new(false) })
+        Ok(Self { state, socket, sender, is_full: AtomicBool::new(false) })
     }
 
-    /// Completes when there is room to send.
-    async fn has_room(&self) -> io::Result<()> {
-        // Another descriptor of the same socket, since one is watched for one set of events.
-        let socket = self.socket.get_ref().try_clone()?;
-        let watched = watch(socket, Interest::WRITABLE)?;
-        let _ = watched.writable().await?;
+    /// Completes when there is room to send, or when that cannot be known: an error here would end
+    /// the connection that asks.
+    async fn has_room(&self) {
+        let sender = self.sender.lock().await;
+        // The connections wait one after the other. Those behind the first find room at once.
+        let is_known = match watch(Arc::clone(&sender), Interest::WRITABLE) {
+            Ok(watched) => watched.writable().await.is_ok(),
+            Err(_) => false,
+        };
+        if !is_known {
+            tokio::time::sleep(RETRY).await;
+        }
         self.is_full.store(false, Ordering::Relaxed);
-        Ok(())
     }
 }
 
@@ -63,7 +78,7 @@ impl MeshSocket {
     reason = "unsound for a type that changes its descriptor, which a socket of the standard \
               library does not; what is to replace it is an unsafe function"
 )]
-fn watch(socket: UdpSocket, interest: Interest) -> io::Result<AsyncFd<UdpSocket>> {
+fn watch<S: AsRawFd>(socket: S, interest: Interest) -> io::Result<AsyncFd<S>> {
     AsyncFd::with_interest(socket, interest)
 }
 
@@ -120,7 +135,7 @@ impl AsyncUdpSocket for MeshSocket {
     }
 }
 
-type WaitForRoom = dyn Future<Output = io::Result<()>> + Send + Sync;
+type WaitForRoom = dyn Future<Output = ()> + Send + Sync;
 
 /// Wakes one connection when there is room to send.
 struct Room {
@@ -147,9 +162,9 @@ impl UdpPoller for Room {
             self.waiting = Some(Box::pin(async move { socket.has_room().await }));
         }
         let Some(waiting) = &mut self.waiting else { return Poll::Ready(Ok(())) };
-        let room = ready!(waiting.as_mut().poll(context));
+        ready!(waiting.as_mut().poll(context));
         self.waiting = None;
-        Poll::Ready(room)
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -244,6 +259,30 @@ mod tests {
             assert!(first.is_pending(), "{first:?}");
             poll_fn(|context| room.as_mut().poll_writable(context)).await.expect("there is room");
             assert!(!socket.is_full.load(Ordering::Relaxed));
+        });
+    }
+
+    /// A full buffer is full for all of them, and files may have run out.
+    #[test]
+    fn all_connections_go_on_when_there_is_room_and_need_no_file_for_it() {
+        runtime().block_on(async {
+            let socket = socket();
+            socket.is_full.store(true, Ordering::Relaxed);
+            let held = socket.sender.lock().await;
+            let descriptors = || std::fs::read_dir("/proc/self/fd").expect("Linux").count();
+            let before = descriptors();
+            let mut rooms: Vec<_> = (0..50).map(|_| socket.clone().create_io_poller()).collect();
+            for room in &mut rooms {
+                let first =
+                    poll_fn(|context| Poll::Ready(room.as_mut().poll_writable(context))).await;
+                assert!(first.is_pending(), "{first:?}");
+            }
+            // Other tests open some.
+            assert!(descriptors() < before + 50);
+            drop(held);
+            for room in &mut rooms {
+                poll_fn(|context| room.as_mut().poll_writable(context)).await.expect("room");
+            }
         });
     }
 }

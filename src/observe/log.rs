@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io;
 
+use parking_lot::Mutex;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::layer::SubscriberExt;
@@ -39,9 +40,23 @@ pub enum Error {
 /// collector whose pipe is full, must not stop a node.
 const LINES_MAX: usize = 8_192;
 
-/// Keep it until the process ends: dropped, it waits for a second at most until all lines are
-/// written.
-pub type Guard = WorkerGuard;
+/// Keep it until the process ends: dropped, it is a [`flush`].
+#[derive(Debug)]
+pub struct Guard(());
+
+static WRITER: Mutex<Option<WorkerGuard>> = Mutex::new(None);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        flush();
+    }
+}
+
+/// Waits until all lines are written, for a second at most. No line is written afterwards: call it
+/// before the process ends.
+pub fn flush() {
+    drop(WRITER.lock().take());
+}
 
 /// Sets up the log of this process, whose lines a thread of its own writes to standard error.
 ///
@@ -62,7 +77,8 @@ pub fn init(options: &Options) -> Result<Guard, Error> {
     };
     let subscriber = tracing_subscriber::registry().with(lines).with(filter);
     tracing::subscriber::set_global_default(subscriber).map_err(|_| Error::Twice)?;
-    Ok(guard)
+    *WRITER.lock() = Some(guard);
+    Ok(Guard(()))
 }
 
 /// A text of a client, or of an operator, as a part of a line: with line breaks and other control

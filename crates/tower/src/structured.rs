@@ -10,9 +10,12 @@
 
 use std::fmt::Write;
 
+#[cfg(feature = "grpc")]
 use http::HeaderValue;
+#[cfg(feature = "grpc")]
 use http::header::HeaderName;
 
+#[cfg(feature = "grpc")]
 use crate::verdict::{CURRENT, POLICY};
 
 /// Most items of the two fields; further limits are left out of them. A field of some KiB is more
@@ -24,6 +27,7 @@ pub(crate) const SEPARATOR: &str = ", ";
 const NAME_BYTES_MAX: usize = 128;
 
 /// One policy.
+#[cfg(feature = "grpc")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item<'a> {
     pub(crate) name: &'a str,
@@ -37,6 +41,7 @@ pub(crate) struct Item<'a> {
 }
 
 /// The two fields while they are written.
+#[cfg(feature = "grpc")]
 #[derive(Debug)]
 pub(crate) struct Fields {
     policy: String,
@@ -44,6 +49,7 @@ pub(crate) struct Fields {
     items: usize,
 }
 
+#[cfg(feature = "grpc")]
 impl Fields {
     pub(crate) fn new() -> Self {
         Self { policy: String::new(), current: String::new(), items: 0 }

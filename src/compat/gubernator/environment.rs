@@ -36,6 +36,8 @@ pub struct Start {
 const GRPC: &str = "127.0.0.1:1051";
 const HTTP: &str = "127.0.0.1:1050";
 const PREFIX: &str = "GUBER_";
+/// What 0 stands for there.
+const CACHE_SIZE: u32 = 50_000;
 
 /// Reads the environment of the process.
 ///
@@ -95,6 +97,7 @@ pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Sta
             let problem = format!("{text:?} is not a number of keys");
             Error::bad_variable(name, key, &problem, "use a whole number, such as 500000")
         })?;
+        let keys = if keys == 0 { CACHE_SIZE } else { keys };
         set(name, key, i64::from(keys).into());
     }
     // Without these a listener that was to be encrypted, or to know its clients, would not be.
@@ -108,6 +111,12 @@ pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Sta
         let problem = "the authority of the clients' certificates is not known";
         let fix = "set GUBER_TLS_CLIENT_AUTH_CA_CERT to its file";
         return Err(Error::bad_variable(name, "gubernator.client_ca", problem, fix));
+    }
+    let name = "GUBER_TLS_MIN_VERSION";
+    if given(name).is_some_and(|version| version != "1.2") {
+        let problem = "the listener also accepts TLS 1.2";
+        let fix = "set it to 1.2, or put a proxy that speaks the other version alone in front";
+        return Err(Error::bad_variable(name, "gubernator.tls_cert", problem, fix));
     }
     // No rule files: requests carry their limits.
     set("GUBER_GRPC_ADDRESS", "rules.required", false.into());
@@ -197,6 +206,7 @@ mod tests {
         for (name, value) in [
             ("GUBER_TLS_AUTO", "true"),
             ("GUBER_TLS_CLIENT_AUTH", "require-and-verify"),
+            ("GUBER_TLS_MIN_VERSION", "1.3"),
             ("GUBER_CACHE_SIZE", "-1"),
             ("TZ", "Atlantis/Capital"),
         ] {
@@ -204,6 +214,7 @@ mod tests {
             assert!(error.contains(name), "{error}");
         }
         assert!(start(&[("GUBER_TLS_AUTO", "false")]).is_ok());
+        assert!(start(&[("GUBER_TLS_MIN_VERSION", "1.2")]).is_ok());
     }
 
     #[test]

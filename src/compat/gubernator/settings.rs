@@ -75,5 +75,6 @@ pub const ALL: &[Setting] = &[
     ignored("GUBER_GRPC_MAX_CONN_AGE_SEC", "connections are not closed by age"),
     ignored("GUBER_METRIC_FLAGS", "metrics of the process are those of tidegate"),
     ignored("GUBER_TRACING_LEVEL", "`[traces]` says where spans are sent, and how many"),
+    ignored("GUBER_TLS_MIN_VERSION", "the listener accepts TLS 1.2 and 1.3"),
     ignored("GUBER_TLS_*", HANDED_OUT),
 ];

@@ -206,7 +206,8 @@ fn read<'a>(
     let credits = hits.refund() > 0 && !is_bucket && !is_global(request);
     let behavior = Behavior { drains: has(flag::DRAIN), credits };
     let resets = has(flag::RESET);
-    let created_at = request.created_at.filter(|_| is_bucket);
+    // 0 is what clients send that fill every field: now.
+    let created_at = request.created_at.filter(|at| is_bucket && *at != 0);
     let at = created_at.map(|millis| {
         let nanos = u64::try_from(millis).unwrap_or(0).saturating_mul(NANOS_PER_MILLI);
         Timestamp::from_nanos(nanos).clamp(now.minus(BEHIND_MAX), now.plus(AHEAD_MAX))
@@ -389,6 +390,20 @@ mod tests {
         let source = VerdictSource::NegativeCache;
         let decided = CarriedVerdict { verdict, now: NOW, owner: None, source };
         assert_eq!(response(&shown, &decided).reset_time, millis(NOW) + HOUR);
+    }
+
+    #[test]
+    fn hits_of_a_client_that_fills_every_field_come_now() {
+        let shown = |created_at: Option<i64>| {
+            let leaky = of_ten(gubernator::Algorithm::LeakyBucket, 1, HOUR);
+            let request = RateLimitReq { created_at, ..leaky };
+            let Asked::Check(_, shown) = asked(&request, &Settings::default(), NOW) else {
+                panic!("it needs a counter");
+            };
+            format!("{shown:?}")
+        };
+        assert_eq!(shown(Some(0)), shown(None));
+        assert_ne!(shown(Some(1)), shown(None), "as the earliest time");
     }
 
     /// Its client sends it again only if it can tell that nothing was reset.
