@@ -31,6 +31,9 @@ pub struct DrainReport {
     /// Whether the voters that stay are a majority without it.
     #[serde(default = "yes")]
     pub leaves_majority: bool,
+    /// Of the process that drained; 0 of an earlier release.
+    #[serde(default)]
+    pub generation: u64,
 }
 
 /// A node of an earlier release does not say.

@@ -46,14 +46,11 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     writeln!(out, "draining; waiting until the node has exited")?;
     out.flush()?;
     let timeout = Duration::from_secs(args.timeout.into());
-    let before = generation(&args.listener).ok().flatten();
     let waited = args.listener.order_and_wait("/drain?wait=true", timeout)?;
     let Waited::Ended(report) = waited else { return still_runs(args, out) };
     let report: Option<DrainReport> = report;
     for _ in 0..args.timeout.saturating_mul(10) {
-        // A supervisor may have started the next process already.
-        let now = generation(&args.listener);
-        if now.is_err() || now.is_ok_and(|now| now.is_some() && before.is_some() && now != before) {
+        if has_exited(&args.listener, report.as_ref()) {
             writeln!(out, "{}", outcome(report.as_ref()))?;
             return Ok(report.is_none_or(|it| it.handed_over && it.leaves_majority));
         }
@@ -62,11 +59,12 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     still_runs(args, out)
 }
 
-/// That of the process which listens, if it says so.
-fn generation(listener: &AdminDoor) -> Result<Option<u64>, Failure> {
-    let response = listener.ask(Method::GET, "/status")?;
-    let report: Option<StatusReport> = serde_json::from_slice(response.body()).ok();
-    Ok(report.map(|report| report.node.generation))
+/// Whether the process that drained listens no more. A supervisor may have started the next one.
+fn has_exited(listener: &AdminDoor, drained: Option<&DrainReport>) -> bool {
+    let Ok(response) = listener.ask(Method::GET, "/status") else { return true };
+    let status: Option<StatusReport> = serde_json::from_slice(response.body()).ok();
+    let (Some(status), Some(drained)) = (status, drained) else { return false };
+    drained.generation != 0 && status.node.generation != drained.generation
 }
 
 fn still_runs(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {

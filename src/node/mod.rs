@@ -276,6 +276,7 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
             handed_over: left.is_ok(),
             leaves_majority: left != Ok(Left::NoMajority),
             reason: left.err().map(|given_up| given_up.to_string()),
+            generation: core.incarnation.generation().0,
         }));
     }
     closing.drain.cancel();

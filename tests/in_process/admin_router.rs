@@ -366,7 +366,8 @@ async fn streams_beyond_the_bound_are_refused() {
     assert_eq!(open(&router).await.status(), StatusCode::OK);
 }
 
-const DRAINED: DrainReport = DrainReport { handed_over: true, reason: None, leaves_majority: true };
+const DRAINED: DrainReport =
+    DrainReport { handed_over: true, reason: None, leaves_majority: true, generation: 7 };
 
 pub(crate) fn state(health: &Health) -> AdminState {
     AdminState {
