@@ -546,7 +546,9 @@ async fn a_log_that_is_not_read_stops_no_node() {
         node.args(["--set", &format!("{listener}.listen={}", ports::free())]);
     }
     node.args(["--set", &format!("rules.path={}", dir.path().display())]);
-    let mut node = node.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let node = node.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // Also when an assertion fails.
+    let node = scopeguard::guard(node, |mut node| drop(node.kill()));
     let http = Http::default();
     eventually("it is ready", Duration::from_secs(30), || {
         std::net::TcpStream::connect(admin).is_ok()
@@ -558,6 +560,7 @@ async fn a_log_that_is_not_read_stops_no_node() {
         assert_eq!(done.status, 200, "order {order}: {}", done.body);
     }
     assert_eq!(http.get(admin, "/healthz").await.map(|reply| reply.status), Ok(200));
+    let mut node = scopeguard::ScopeGuard::into_inner(node);
     node.kill().unwrap();
     let unread = node.wait_with_output().unwrap().stderr.len();
     assert!(unread >= 60_000, "the pipe was full: {unread} bytes");
