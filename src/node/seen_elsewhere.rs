@@ -1,8 +1,8 @@
-//! Members of other regions that are not heard any more.
+//! Members of other regions from which nothing arrives any more.
 //!
-//! Of another region no map is known here: which members it has is what gossip says, and that
-//! forgets a node that is cut off. An order for all nodes has to name it all the same, so it is
-//! remembered for as long as an evicted one is in a map. One that leaves in order is not.
+//! This node has no map of another region. It knows the members there by gossip, which forgets a
+//! node that is cut off. The report of an order for all nodes has to name that node, so it is
+//! remembered for as long as an evicted one stays in a map. One that leaves in order is not.
 //!
 //! **Example.** `us1` has seen `eu1` and `eu2` when the ocean is cut off. An order at `us1` names
 //! both, until they are heard again or `cluster.forget_after` is over.

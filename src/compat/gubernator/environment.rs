@@ -113,7 +113,7 @@ pub fn read(variables: &BTreeMap<String, String>, sets: &[String]) -> Result<Sta
         return Err(Error::bad_variable(name, "gubernator.client_ca", problem, fix));
     }
     let name = "GUBER_TLS_MIN_VERSION";
-    if given(name).is_some_and(|version| version != "1.2") {
+    if given(name).is_some_and(|version| !["1.0", "1.1", "1.2"].contains(&version)) {
         let problem = "the listener also accepts TLS 1.2";
         let fix = "set it to 1.2, or put a proxy that speaks the other version alone in front";
         return Err(Error::bad_variable(name, "gubernator.tls_cert", problem, fix));
@@ -214,7 +214,9 @@ mod tests {
             assert!(error.contains(name), "{error}");
         }
         assert!(start(&[("GUBER_TLS_AUTO", "false")]).is_ok());
-        assert!(start(&[("GUBER_TLS_MIN_VERSION", "1.2")]).is_ok());
+        for version in ["1.0", "1.2"] {
+            assert!(start(&[("GUBER_TLS_MIN_VERSION", version)]).is_ok(), "{version}");
+        }
     }
 
     #[test]

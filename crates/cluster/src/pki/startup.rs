@@ -31,7 +31,7 @@ use super::revocation::Revocation;
 
 /// How long a node that starts compares the sets of peers, from the first that it receives.
 const STARTUP: Span = Span::from_secs(3);
-/// So many agree at once.
+/// In how many sets a revocation has to be to be accepted at once.
 const TWO: usize = 2;
 
 /// The sets of the peers since this node started.
@@ -89,7 +89,8 @@ impl Startup {
                 && !others.any(|(_, received)| received.set.iter().any(revokes))
     }
 
-    /// What at least so many sets contain, without the sets of peers that are revoked thereby.
+    /// The revocations that at least `least` sets contain. The set of a peer that one of them
+    /// revokes is not counted.
     fn agreed(&self, least: usize) -> Vec<Revocation> {
         let mut received = self.received.clone();
         let mut agreed: BTreeSet<(NodeId, Timestamp)> = BTreeSet::new();
