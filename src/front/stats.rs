@@ -1,5 +1,6 @@
 //! What a listener counts; read by the metrics.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +15,8 @@ pub struct ListenerStats {
     pub ended: Counter,
     /// Times that accepting paused at the bound on connections.
     pub full: Counter,
+    /// Times that accepting failed, for lack of open files or memory.
+    pub accept_failed: Counter,
     /// Connections closed at once because their address had as many as it may.
     pub address_full: Counter,
     /// Connections cut because a header or command took too long, or a response was not taken.
@@ -66,15 +69,28 @@ impl ListenerStats {
     /// Counts that accepting pauses.
     pub(super) fn at_capacity(&self, connections_max: usize) {
         self.full.add(1);
-        // Clients decide how often this happens: a line each time that it has doubled.
-        let times = self.full.get();
-        if !times.is_power_of_two() {
-            return;
+        if let Some(times) = doubled(&self.full) {
+            tracing::warn!(
+                connections_max,
+                times,
+                "connection limit reached, accepting paused; consider raising \
+                 limits.connections_max"
+            );
         }
-        tracing::warn!(
-            connections_max,
-            times,
-            "connection limit reached, accepting paused; consider raising limits.connections_max"
-        );
     }
+
+    /// Counts an accept that failed.
+    pub(super) fn accept_failed(&self, error: &io::Error) {
+        self.accept_failed.add(1);
+        if let Some(times) = doubled(&self.accept_failed) {
+            tracing::warn!(%error, times, "failed to accept a connection; trying again and again");
+        }
+    }
+}
+
+/// The value of a counter of lines, if this one is written. Clients decide how often it happens:
+/// one each time that it has doubled.
+fn doubled(times: &Counter) -> Option<u64> {
+    let times = times.get();
+    times.is_power_of_two().then_some(times)
 }

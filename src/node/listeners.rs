@@ -20,7 +20,7 @@ use super::core::Core;
 use super::error::Failed;
 use super::inspect::View;
 use super::measured::Measured;
-use super::open_files;
+use super::open_files::{self, Share};
 use super::overview::ClusterOverview;
 use super::probes::{NodeProbes, Stats};
 use crate::admin::{self, Access, DrainReport, WatchBlocked};
@@ -277,12 +277,13 @@ impl Listeners {
             drain: on_demand,
             drained,
         } = behind;
-        let connections_max = open_files::connections_max(
-            config.limits.connections_max,
-            open_files::raise_limit(),
-            self.listening().count(),
-            config.proxy.listen.map_or(0, |_| config.proxy.in_flight_max),
-        );
+        let configured = Share {
+            connections_max: config.limits.connections_max,
+            in_flight_max: config.proxy.listen.map_or(0, |_| config.proxy.in_flight_max),
+        };
+        let files = open_files::raise_limit();
+        let Share { connections_max, in_flight_max } =
+            Share::of(files, self.listening().count(), configured);
         let bounds = Bounds { connections_max, ..Bounds::from(config) };
         let grpc_bounds = Bounds { max_age: max_age(config), ..bounds.clone() };
         let Self {
@@ -356,6 +357,7 @@ impl Listeners {
             config,
             decider(&metrics.proxy),
             &proxy_bounds,
+            in_flight_max,
             tls.servers,
             observers,
         );

@@ -2,8 +2,9 @@
 //!
 //! Each connection is an open file. The usual soft limit is 1,024, so it is raised to the hard
 //! limit at the start. If that does not suffice for `limits.connections_max` at every listener,
-//! each one accepts fewer: clients of one listener must not keep the others from accepting, nor the
-//! node from reading its rules or reaching its peers.
+//! each one accepts fewer, and the proxy sends fewer requests at a time: clients of one listener
+//! must not keep the others from accepting, nor the node from reading its rules or reaching its
+//! peers.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -24,34 +25,54 @@ pub(super) fn raise_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// The connections that each of `listeners` may accept under a limit of `files`, at most
-/// `configured`; says so if that is fewer. The proxy may have `upstreams` connections to servers.
-pub(super) fn connections_max(
-    configured: usize,
-    files: u64,
-    listeners: usize,
-    upstreams: usize,
-) -> usize {
-    // Of a low limit half is for what is accepted.
-    let reserved = RESERVED.min(files / 4) + (upstreams as u64).min(files / 4);
-    let share = (files - reserved) / listeners.max(1) as u64;
-    let allowed = usize::try_from(share).unwrap_or(usize::MAX).max(1);
-    if allowed < configured {
-        let needed = (configured as u64).saturating_mul(listeners as u64);
-        let needed = needed.saturating_add(RESERVED).saturating_add(upstreams as u64);
+/// How many of the files are for connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    /// That each listener may accept.
+    pub(super) connections_max: usize,
+    /// Of the proxy to the servers of the application.
+    pub(super) in_flight_max: usize,
+}
+
+impl Share {
+    /// What each of `listeners` and the proxy may use under a limit of `files`, at most what is
+    /// `configured`; says so if that is less.
+    pub(super) fn of(files: u64, listeners: usize, configured: Self) -> Self {
+        // Of a low limit half is for what is accepted.
+        let quarter = usize::try_from(files / 4).unwrap_or(usize::MAX);
+        let in_flight_max = configured.in_flight_max.min(quarter.max(1));
+        let reserved = RESERVED.min(files / 4) + in_flight_max as u64;
+        let share = files.saturating_sub(reserved) / listeners.max(1) as u64;
+        let allowed = usize::try_from(share).unwrap_or(usize::MAX).max(1);
+        let connections_max = allowed.min(configured.connections_max);
+        let share = Self { connections_max, in_flight_max };
+        if share != configured {
+            share.report(files, listeners, configured);
+        }
+        share
+    }
+
+    fn report(self, files: u64, listeners: usize, configured: Self) {
+        let needed = (configured.connections_max as u64).saturating_mul(listeners as u64);
+        let needed = needed.saturating_add(RESERVED + configured.in_flight_max as u64);
+        let proxy = if self.in_flight_max < configured.in_flight_max {
+            format!(", the proxy has {} requests in flight at most", self.in_flight_max)
+        } else {
+            String::new()
+        };
         let text = format!(
-            "the process may open {files} files, but limits.connections_max = {configured} at \
-             {listeners} listeners needs {needed}: each listener accepts {allowed} connections. \
-             Raise the hard limit (LimitNOFILE= in systemd, ulimit -Hn), or lower \
-             limits.connections_max"
+            "the process may open {files} files, but limits.connections_max = {} at {listeners} \
+             listeners and connections to servers need {needed}: each listener accepts {} \
+             connections{proxy}. Raise the hard limit (LimitNOFILE= in systemd, ulimit -Hn), or \
+             lower limits.connections_max",
+            configured.connections_max, self.connections_max
         );
-        if allowed < FEW {
+        if self.connections_max < FEW {
             tracing::warn!("{text}");
         } else {
             tracing::info!("{text}");
         }
     }
-    allowed.min(configured)
 }
 
 #[cfg(test)]
@@ -59,15 +80,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listeners_share_what_is_left_of_a_low_limit() {
-        assert_eq!(connections_max(10_000, 1_000_000, 5, 0), 10_000);
-        assert_eq!(connections_max(10_000, 20_256, 2, 0), 10_000);
-        assert_eq!(connections_max(10_000, 4_256, 4, 0), 1_000);
-        assert_eq!(connections_max(10_000, 5_256, 4, 1_000), 1_000);
-        assert_eq!(connections_max(10_000, 1_024, 4, 1_024), 128);
-        assert_eq!(connections_max(10_000, 128, 4, 0), 24);
-        assert_eq!(connections_max(10_000, u64::MAX, 1, 1_024), 10_000);
-        assert_eq!(connections_max(10_000, 0, 0, 0), 1);
+    fn listeners_and_the_proxy_share_what_is_left_of_a_low_limit() {
+        for (files, listeners, in_flight_max, expected) in [
+            (1_000_000, 5, 0, (10_000, 0)),
+            (20_256, 2, 0, (10_000, 0)),
+            (4_256, 4, 0, (1_000, 0)),
+            (5_256, 4, 1_000, (1_000, 1_000)),
+            (1_024, 4, 1_024, (128, 256)),
+            (128, 4, 0, (24, 0)),
+            (128, 4, 1_024, (16, 32)),
+            (u64::MAX, 1, 1_024, (10_000, 1_024)),
+            (0, 0, 0, (1, 0)),
+            (0, 1, 1_024, (1, 1)),
+        ] {
+            let configured = Share { connections_max: 10_000, in_flight_max };
+            let share = Share::of(files, listeners, configured);
+            let share = (share.connections_max, share.in_flight_max);
+            assert_eq!(share, expected, "{files} files, {listeners} listeners");
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::front::stats::Counter;
 use crate::front::{Probes, gubernator};
 use crate::observe::names::{self, Metric};
 use crate::observe::samples::{Readings, RuleSample};
-use crate::observe::{Health, Metrics};
+use crate::observe::{Health, Metrics, log};
 use crate::reload::certificates;
 use crate::storage::Status;
 use crate::traces;
@@ -113,6 +113,7 @@ impl NodeProbes {
             if let Some(dropped) = &stats.access_log_dropped {
                 readings.add(names::ACCESS_LOG_DROPPED, dropped.get());
             }
+            readings.add(names::LOG_LINES_DROPPED, log::lines_dropped());
             decisions(&core, &mut readings);
             if let Some(spans) = core.decider.recorder().counters() {
                 let traces::Counters { sent, dropped, failed } = spans;
@@ -177,6 +178,7 @@ fn listeners(stats: &Stats, readings: &mut Readings) {
     each(names::CONNECTIONS, |stats| stats.accepted.get().saturating_sub(stats.ended.get()));
     each(names::CONNECTIONS_ACCEPTED, |stats| stats.accepted.get());
     each(names::CONNECTIONS_AT_BOUND, |stats| stats.full.get());
+    each(names::ACCEPTS_FAILED, |stats| stats.accept_failed.get());
     each(names::CONNECTIONS_REFUSED, |stats| stats.address_full.get());
     each(names::CONNECTIONS_ABORTED, |stats| {
         stats.slow.get() + stats.handshake_failed.get() + stats.idle.get() + stats.dropped.get()

@@ -21,6 +21,7 @@
 //! clock at −200 s has no influence.
 
 use tidegate_limiter::units::Span;
+use tidegate_ownership::clock_offsets;
 
 /// How far a node is from the members' median.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,7 +41,7 @@ impl Skew {
     /// The skew of a node whose peers' clocks are at `offsets`, theirs minus ours. `followed` is
     /// the correction that its clock follows; none while it joins.
     pub fn of(offsets: &[i64], max: Span, followed: Option<i64>) -> Self {
-        let (below, above) = middle_offsets(offsets);
+        let (below, above) = clock_offsets::middle(offsets);
         let is_above = followed.is_some_and(|at| above.abs_diff(at) < below.abs_diff(at));
         let median_ns = if is_above { above } else { below };
         Self {
@@ -74,14 +75,6 @@ pub(super) fn lower_median(offsets: &[i64]) -> Option<i64> {
 /// What is corrected of `offset`: all of it beyond `max`, nothing within.
 pub(super) fn beyond(offset: i64, max: Span) -> i64 {
     if offset.unsigned_abs() > max.as_nanos() { offset } else { 0 }
-}
-
-/// The middle of the peers' offsets and our own, which is 0: the two middle values of an even
-/// number, twice the same of an odd one.
-fn middle_offsets(peers: &[i64]) -> (i64, i64) {
-    let mut all: Vec<i64> = peers.iter().copied().chain([0]).collect();
-    all.sort_unstable();
-    (all[(all.len() - 1) / 2], all[all.len() / 2])
 }
 
 #[cfg(test)]

@@ -186,7 +186,10 @@ mod tests {
     }
 
     fn send(from: &MeshSocket, to: &MeshSocket, byte: u8) {
-        let destination = to.local_addr().expect("it is bound");
+        send_to(from, to.local_addr().expect("it is bound"), byte);
+    }
+
+    fn send_to(from: &MeshSocket, destination: SocketAddr, byte: u8) {
         let contents = &[byte];
         let (ecn, segment_size, src_ip) = (None, None, None);
         from.try_send(&Transmit { destination, ecn, contents, segment_size, src_ip })
@@ -230,6 +233,26 @@ mod tests {
         assert!(parked <= packets + packets / 10, "{parked} wake-ups for {packets} packets");
     }
 
+    /// The kernel delivers it at once, which makes room again.
+    #[test]
+    fn a_packet_that_is_sent_wakes_nothing() {
+        const PACKETS: u64 = 100;
+        let runtime = runtime();
+        let here = runtime.block_on(async { socket() });
+        // Of the other end nothing is watched, so that its packets wake nothing either.
+        let there = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        let to = there.local_addr().expect("it is bound");
+        let parked = || runtime.metrics().worker_park_count(0);
+        let before = parked();
+        // Beside the worker, which waits for events all the time.
+        for _ in 0..PACKETS {
+            send_to(&here, to, 0);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let parked = parked() - before;
+        assert!(parked < PACKETS / 4, "{parked} wake-ups for {PACKETS} packets");
+    }
+
     #[test]
     fn more_packets_than_fit_into_a_read_are_all_received() {
         runtime().block_on(async {
@@ -250,7 +273,9 @@ mod tests {
 
     #[test]
     fn a_connection_waits_for_room_after_a_packet_that_did_not_fit() {
-        runtime().block_on(async {
+        // Of a single thread, which learns of room only once it waits.
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
             let socket = socket();
             let mut room = socket.clone().create_io_poller();
             poll_fn(|context| room.as_mut().poll_writable(context)).await.expect("there is room");

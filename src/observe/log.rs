@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 use std::io;
+use std::sync::OnceLock;
 
 use parking_lot::Mutex;
-use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, fmt};
@@ -45,6 +46,7 @@ const LINES_MAX: usize = 8_192;
 pub struct Guard(());
 
 static WRITER: Mutex<Option<WorkerGuard>> = Mutex::new(None);
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -56,6 +58,11 @@ impl Drop for Guard {
 /// before the process ends.
 pub fn flush() {
     drop(WRITER.lock().take());
+}
+
+/// Lines that were dropped since the start, because [`LINES_MAX`] waited.
+pub fn lines_dropped() -> u64 {
+    DROPPED.get().map_or(0, |counter| counter.dropped_lines() as u64)
 }
 
 /// Sets up the log of this process, whose lines a thread of its own writes to standard error.
@@ -70,6 +77,7 @@ pub fn init(options: &Options) -> Result<Guard, Error> {
     })?;
     let writer = NonBlockingBuilder::default().buffered_lines_limit(LINES_MAX).lossy(true);
     let (writer, guard) = writer.thread_name("log").finish(io::stderr());
+    let dropped = writer.error_counter();
     let lines = fmt::layer().with_writer(writer).with_ansi(options.colour);
     let lines = match options.format {
         Format::Text => lines.boxed(),
@@ -77,6 +85,7 @@ pub fn init(options: &Options) -> Result<Guard, Error> {
     };
     let subscriber = tracing_subscriber::registry().with(lines).with(filter);
     tracing::subscriber::set_global_default(subscriber).map_err(|_| Error::Twice)?;
+    DROPPED.get_or_init(|| dropped);
     *WRITER.lock() = Some(guard);
     Ok(Guard(()))
 }

@@ -70,6 +70,10 @@ pub const CONNECTIONS_AT_BOUND: Metric = counter(
     "connections_at_bound",
     "Times a listener stopped accepting because limits.connections_max was reached",
 );
+pub const ACCEPTS_FAILED: Metric = counter(
+    "accepts_failed",
+    "Times a connection could not be accepted, for lack of open files or memory",
+);
 pub const CONNECTIONS_REFUSED: Metric = counter(
     "connections_refused",
     "Connections closed at once because their address had limits.connections_per_address_max",
@@ -96,6 +100,8 @@ pub const ACCESS_LOG_DROPPED: Metric = counter(
     "access_log_dropped",
     "Requests that are not in the access log, because it was not written fast enough",
 );
+pub const LOG_LINES_DROPPED: Metric =
+    counter("log_lines_dropped", "Lines of the log that were not written, because 8,192 waited");
 pub const TRACE_SPANS: Metric = counter(
     "trace_spans",
     "Spans of requests: taken by the receiver, dropped because too many waited, not taken",

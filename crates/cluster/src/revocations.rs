@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tidegate_limiter::units::Timestamp;
+use tidegate_ownership::clock_offsets;
 use tidegate_ownership::identity::NodeId;
 use tokio_util::sync::CancellationToken;
 
@@ -29,17 +30,15 @@ pub const KEEP_PATIENCE: Duration = Duration::from_millis(800);
 pub fn time(mesh: &Mesh) -> Timestamp {
     let peers = mesh.peers();
     let cores = peers.iter().filter(|peer| peer.role == Role::Core);
-    let offset = agreed(cores.map(|peer| peer.offset_ns(&*mesh.clock)).collect());
+    let offsets: Vec<i64> = cores.map(|peer| peer.offset_ns(&*mesh.clock)).collect();
+    let offset = agreed(&offsets);
     Timestamp::from_nanos(mesh.clock.system().as_nanos().saturating_add_signed(offset))
 }
 
-/// The middle of the peers' offsets and our own, which is 0. Of two middle ones that which is
-/// nearer to our own: a single peer does not decide.
-fn agreed(mut offsets: Vec<i64>) -> i64 {
-    offsets.push(0);
-    offsets.sort_unstable();
-    let middle = [(offsets.len() - 1) / 2, offsets.len() / 2].map(|at| offsets[at]);
-    middle.into_iter().min_by_key(|offset| offset.unsigned_abs()).unwrap_or(0)
+/// Of two middle offsets that which is nearer to our own: a single peer does not decide.
+fn agreed(offsets: &[i64]) -> i64 {
+    let (below, above) = clock_offsets::middle(offsets);
+    if below.unsigned_abs() <= above.unsigned_abs() { below } else { above }
 }
 
 /// Sends a revocation to all connected nodes but the revoked one, and waits for each for a second
@@ -158,7 +157,7 @@ mod tests {
             (vec![5, 6, i64::MAX], 5),
             (vec![-5, -6, i64::MIN], -5),
         ] {
-            assert_eq!(agreed(peers.clone()), expected, "{peers:?}");
+            assert_eq!(agreed(&peers), expected, "{peers:?}");
         }
     }
 }

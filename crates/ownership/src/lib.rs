@@ -24,7 +24,8 @@
 //! a key that has one in each region, [`membership`] what is known about the members
 //! of all regions, [`ring`] the consistent-hash ring, [`route`] the owner of each key that follows
 //! from it, [`ranges`] a set of ring tokens, [`RingMembers`] what an epoch means, [`standstill`]
-//! whether the clock of this node stood still, [`versions`] which messages two nodes understand.
+//! whether the clock of this node stood still, [`clock_offsets`] how far others are from it,
+//! [`versions`] which messages two nodes understand.
 //!
 //! # Driving contract
 //!
@@ -47,6 +48,7 @@
 //!    invariant, because each decision compares the lease's end with the clock itself.
 
 pub mod autopilot;
+pub mod clock_offsets;
 pub mod cluster_map;
 pub mod grants;
 pub mod homes;

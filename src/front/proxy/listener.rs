@@ -24,7 +24,7 @@ use super::rejection::{self, Form};
 use super::response_body::ResponseBody;
 use super::tunnel::{self, Switch};
 use super::upstream::{Head, Upstreams};
-use crate::config::{Auth, Config, proxy};
+use crate::config::{Auth, Config, Proxy, proxy};
 use crate::decide::{CheckRequest, CheckResponse, Entered, LimitInFlight, Place};
 use crate::front::bounds::{Bounds, Refusal};
 use crate::front::framing::{Ambiguity, Framing};
@@ -114,16 +114,19 @@ pub fn bounds(bounds: &Bounds) -> Bounds {
 }
 
 impl<D: LimitInFlight> ProxyListener<D> {
-    /// The proxy of a validated configuration.
+    /// The proxy of a validated configuration, with `in_flight_max` requests at the servers at a
+    /// time: what is configured, or less.
     pub fn new(
         config: &Config,
         decide: Arc<D>,
         bounds: &Bounds,
+        in_flight_max: usize,
         tls: ServerTls,
         observers: Observers,
     ) -> Self {
         let Observers { listener: stats, upstreams, access_log } = observers;
         let status = StatusCode::from_u16(config.proxy.denied_status);
+        let to_servers = Proxy { in_flight_max, ..config.proxy.clone() };
         Self {
             decide,
             bounds: bounds.clone(),
@@ -133,7 +136,7 @@ impl<D: LimitInFlight> ProxyListener<D> {
             stats,
             access_log,
             queue: Queue::new(config.auth.hold_max.to_std(), config.proxy.held_max),
-            upstreams: Arc::new(Upstreams::new(&config.proxy, tls, upstreams)),
+            upstreams: Arc::new(Upstreams::new(&to_servers, tls, upstreams)),
         }
     }
 

@@ -94,7 +94,7 @@ async fn accept<D>(
         let (stream, peer) = match socket.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                pause_after(&error).await;
+                pause_after(&error, stats).await;
                 continue;
             }
         };

@@ -84,7 +84,14 @@ pub(super) async fn proxy_to<D: LimitInFlight>(
     };
     let (stats, upstreams) = (observers.listener.clone(), observers.upstreams.clone());
     let tls_to_servers = ServerTls::of(&config.proxy).expect("valid authorities");
-    let parts = ProxyListener::new(&config, table.clone(), &bounds, tls_to_servers, observers);
+    let parts = ProxyListener::new(
+        &config,
+        table.clone(),
+        &bounds,
+        config.proxy.in_flight_max,
+        tls_to_servers,
+        observers,
+    );
     let maintenance = parts.maintenance();
     let (tls, reloader) = Tls::of(config.proxy.tls()).expect("valid files").unzip();
     let announcers = config.proxy.proxy_protocol_from.clone().into();
