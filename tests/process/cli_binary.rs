@@ -8,6 +8,7 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use http::Method;
 use tidegate::admin::report::{
     CertificateReport, ClockReport, EdgesReport, FollowsReport, MapMemberReport, MapMemberState,
@@ -531,8 +532,8 @@ fn a_reader_that_has_read_enough_is_no_failure() {
 /// Such as a collector whose disk is full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_that_is_not_read_stops_no_node() {
-    /// Each order is a line of the log. A pipe takes 64 KiB.
-    const ORDERS: usize = 700;
+    /// Each order is a line of the log. A pipe takes 64 KiB, and 8,192 lines wait.
+    const ORDERS: usize = 9_500;
     let dir = tempfile::tempdir().unwrap();
     fs::write(
         dir.path().join("rules.yaml"),
@@ -554,12 +555,17 @@ async fn a_log_that_is_not_read_stops_no_node() {
         std::net::TcpStream::connect(admin).is_ok()
     })
     .await;
-    for order in 0..ORDERS {
-        let path = format!("/key/block?for=1h&domain=d&k={order}");
+    let order = async |order| {
+        let path = format!("/key/block?for=1h&domain=d&k={}", order % 500);
         let done = http.send(Method::POST, admin, &path, &[], Bytes::new()).await.unwrap();
         assert_eq!(done.status, 200, "order {order}: {}", done.body);
-    }
-    assert_eq!(http.get(admin, "/healthz").await.map(|reply| reply.status), Ok(200));
+    };
+    stream::iter(0..ORDERS).for_each_concurrent(16, order).await;
+    let metrics = http.get(admin, "/metrics").await.unwrap().body;
+    let dropped = metrics.lines().find_map(|line| {
+        line.strip_prefix("tidegate_log_lines_dropped_total ")?.parse::<u64>().ok()
+    });
+    assert!(dropped > Some(0), "{dropped:?} lines in\n{metrics}");
     let mut node = scopeguard::ScopeGuard::into_inner(node);
     node.kill().unwrap();
     let unread = node.wait_with_output().unwrap().stderr.len();

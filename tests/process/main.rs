@@ -30,6 +30,7 @@ mod long_windows;
 mod lost_region;
 mod moved_keys;
 mod nftables;
+mod no_open_files;
 mod one_owner;
 mod operated_cluster;
 mod partitioned_members;

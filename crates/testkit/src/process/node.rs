@@ -325,9 +325,20 @@ impl Node {
     /// A write that would make a file longer than `bytes` fails from now on, as on a full disk;
     /// with `None` all succeed again.
     pub fn limit_files(&self, bytes: Option<u64>) {
+        self.limit(Resource::Fsize, bytes);
+    }
+
+    /// No file or connection can be opened from now on if `files` are open; with `None` the limit
+    /// is what this process has.
+    pub fn limit_open_files(&self, files: Option<u64>) {
+        self.limit(Resource::Nofile, files);
+    }
+
+    fn limit(&self, resource: Resource, current: Option<u64>) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
-        let limits = Rlimit { current: bytes, maximum: None };
-        rustix::process::prlimit(pid, Resource::Fsize, limits).unwrap();
+        let Rlimit { maximum, .. } = rustix::process::getrlimit(resource);
+        let limits = Rlimit { current: current.or(maximum), maximum };
+        rustix::process::prlimit(pid, resource, limits).unwrap();
     }
 
     /// Resident memory in bytes.
