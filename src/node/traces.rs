@@ -35,7 +35,7 @@ pub(super) fn start(config: &Config, _: Arc<dyn Clock>) -> Result<(Traces, Expor
         let problem = "traces.endpoint: this binary was built without the feature otel";
         return Err(UserError::new(problem, "remove it, or use a binary with traces"));
     }
-    Ok((Traces, Export()))
+    Ok((Traces::default(), Export()))
 }
 
 impl Export {

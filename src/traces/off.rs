@@ -11,7 +11,7 @@ use super::{Counters, Kind};
 
 /// Records nothing.
 #[derive(Clone, Debug, Default)]
-pub struct Traces;
+pub struct Traces(());
 
 /// There is none.
 #[derive(Debug)]

@@ -26,8 +26,8 @@ use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
 use crate::check::{Answer, Check, CheckError, Descriptor, Limiter};
+use crate::grpc_fields::{Fields, Item};
 use crate::message;
-use crate::structured::{Fields, Item};
 use crate::verdict::{LIMIT, REMAINING, RESET, SOFT_BREACH, Verdict};
 
 /// A node of tidegate, or another rate limit service of Envoy, by gRPC. Cheap to clone; clones

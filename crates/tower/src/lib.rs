@@ -74,6 +74,8 @@
 mod check;
 mod client_address;
 #[cfg(feature = "grpc")]
+mod grpc_fields;
+#[cfg(feature = "grpc")]
 mod grpc_node;
 #[cfg(feature = "http")]
 mod http_node;
