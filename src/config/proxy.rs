@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A request becomes descriptors as [`[auth]`](super::auth) says; without `auth.domain` by
-//! [`default_mapping`].
+//! [`mapping`].
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! The lease of this node's region, and who stands for the region in the global map.
 //!
 //! One task on every node, where `global.founders` is set: it pings the global voters, which grant
-//! the region a lease ([`region_right`](tidegate_ownership::region_right)); it answers as one of
+//! the region a lease ([`region_right`]); it answers as one of
 //! them; and it copies keys whose home moves to another region there ([`home_copies`]), of which it
 //! tells the global voters.
 //!

@@ -1,6 +1,6 @@
 //! Orders of operators about single keys, the same at all nodes.
 //!
-//! How they reach all nodes: [`comparison`](crate::comparison).
+//! How they reach all nodes: `comparison`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

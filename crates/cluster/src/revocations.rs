@@ -1,5 +1,5 @@
-//! Revocations on their way to all nodes, by [`comparison`](crate::comparison). What they are:
-//! [`Revocations`](crate::pki::Revocations).
+//! Revocations on their way to all nodes, by `comparison`. What they are:
+//! [`crate::pki::Revocations`].
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -46,12 +46,12 @@ pub(crate) struct Scenario {
 pub(crate) enum Family {
     /// Faults of the network, the clocks and the load, within 10 s; a minority restarts or leaves.
     Requests,
-    /// See [`membership`](crate::membership).
+    /// See [`membership`].
     Membership {
         /// `cluster.forget_after`, in seconds.
         forget_after_s: u64,
     },
-    /// See [`regions`](crate::regions).
+    /// See [`regions`].
     Regions {
         /// `global.lease`
         lease_ms: u64,

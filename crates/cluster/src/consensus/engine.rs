@@ -234,8 +234,8 @@ impl Engine {
             && self.node.propose(Vec::new(), encoding::to_record(map)).is_ok()
     }
 
-    /// Makes these the voters of the engine, through a joint configuration. To be repeated until
-    /// [`Engine::has_voters`].
+    /// Makes these the voters of the engine, through a joint configuration. Does nothing while
+    /// another change is in progress, so repeat it.
     pub fn set_voters(&mut self, voters: impl IntoIterator<Item = u64>) {
         let wanted: BTreeSet<u64> = voters.into_iter().collect();
         let now: BTreeSet<u64> = self.conf_state().voters.iter().copied().collect();

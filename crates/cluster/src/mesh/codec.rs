@@ -7,7 +7,7 @@
 //! +-----------------+-----------+------------------------+
 //! ```
 //!
-//! The body is what [`encoding`](crate::encoding) makes of a message. The hello settles the version
+//! The body is what [`encoding`] makes of a message. The hello settles the version
 //! of all later frames of a connection ([`Versions::agreed`]); another one is an error.
 
 use bytes::{Buf, Bytes, BytesMut};

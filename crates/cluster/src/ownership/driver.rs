@@ -46,7 +46,7 @@ use crate::replication::Replicator;
 #[derive(Clone, Debug)]
 pub struct Options {
     pub me: Identity,
-    /// This run of the node ([`MapMember::start`]).
+    /// This run of the node, as its entry in the map names it.
     pub start: u64,
     pub region: String,
     /// Virtual nodes per member.

@@ -4,7 +4,7 @@
 //!
 //! The only exact answer to "how many in the last minute?" is to store the times. Memory grows with
 //! the limit, so [`Quota::new`] rejects limits above
-//! [`LOG_LIMIT_MAX`](crate::quota::LOG_LIMIT_MAX).
+//! [`LOG_LIMIT_MAX`].
 //!
 //! # Formula
 //!
