@@ -134,6 +134,11 @@ pub(super) fn open_at(state: &State, quota: &Quota, now: Timestamp) -> Option<Wi
     }
 }
 
+/// Whether `state` is a window that is open at `now` by the length that `quota` has.
+pub(crate) fn is_open(state: &State, quota: &Quota, now: Timestamp) -> bool {
+    open_at(state, quota, now).is_some()
+}
+
 /// Takes hits off a window that is open by the request that was admitted last, whatever the window
 /// of the request that they were charged for.
 pub(super) fn take_back(state: &mut State, hits: u64) {

@@ -52,6 +52,15 @@ impl Verdict {
         Self { remaining: u32::try_from(left).unwrap_or(u32::MAX), ..self }
     }
 
+    /// The same of a counter that is forgotten after `left`.
+    pub(crate) fn within(self, left: Span) -> Self {
+        let retry = match self.retry {
+            Retry::After(wait) => Retry::After(wait.min(left)),
+            other => other,
+        };
+        Self { reset: self.reset.min(left), retry, ..self }
+    }
+
     /// The same of a window that is `over` hits above the limit without those of the request.
     #[inline]
     pub(super) fn over(self, over: u64) -> Self {

@@ -132,6 +132,11 @@ impl Shard {
         let params = check.params(now);
         if *resets {
             let was_open = self.is_open(check, now);
+            if counter.is_first_hit_window() && !was_open {
+                // Over by the request's own length, it may be open for longer ones.
+                self.end_window(counter.key, now);
+                return self.check_single(counter, params, overflow);
+            }
             let at = params.at.map(|at| at.min(now));
             let all = CheckParams { at, ..CheckParams::strict(Hits::new(i64::MIN), now) };
             let reset = self.check_single(counter, all, overflow);
@@ -140,6 +145,18 @@ impl Shard {
             }
         }
         self.check_single(counter, params, overflow)
+    }
+
+    /// Ends a window, whatever its length.
+    fn end_window(&mut self, key: KeyHash, now: Timestamp) {
+        let now = self.instant(now);
+        if let Some((slot, queues)) = self.live_mut(key, now)
+            && matches!(slot.state, State::FirstHitWindow { .. })
+        {
+            slot.state = State::Absent;
+            queues.enqueue_strict(slot);
+            queues.enqueue_snapshot(slot);
+        }
     }
 
     /// Ends what refunds have added to the limit of a window.
@@ -250,6 +267,99 @@ mod tests {
         // One that is open by it gives back, and ends no earlier.
         assert_eq!(remaining(&store, of(-2, 1_000), after(400)), 7);
         assert_eq!(remaining(&store, of(0, 30_000), after(2_000)), 7);
+    }
+
+    /// A window of 10 that lasts `millis`.
+    fn lasting(hits: i64, millis: u64) -> Carried {
+        let window = Span::from_millis(millis);
+        let quota = Quota::simple(Algorithm::FirstHitWindow, 10, window).expect("valid");
+        let check = carried(Algorithm::FirstHitWindow, hits);
+        Carried { counter: Counter { quota, ..check.counter }, ..check }
+    }
+
+    fn after(millis: u64) -> Timestamp {
+        NOW.plus(Span::from_millis(millis))
+    }
+
+    #[test]
+    fn a_credit_lasts_whatever_the_key_has_counted_before() {
+        let credits = Behavior { credits: true, ..Behavior::default() };
+        let credit = |hits| Carried { behavior: credits, ..lasting(hits, 30_000) };
+        for what in ["new", "reset", "given back", "ended"] {
+            let store = store();
+            if what != "new" {
+                assert_eq!(remaining(&store, lasting(3, 500), NOW), 7);
+            }
+            match what {
+                "reset" => {
+                    let reset = Carried { resets: true, ..lasting(0, 500) };
+                    assert_eq!(remaining(&store, reset, NOW), 10);
+                }
+                "given back" => assert_eq!(remaining(&store, lasting(-3, 500), NOW), 10),
+                _ => {}
+            }
+            for left in [11, 12] {
+                assert_eq!(remaining(&store, credit(-1), after(500)), left, "{what}");
+            }
+            assert_eq!(remaining(&store, credit(12), after(20_000)), 0, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_refund_with_a_shorter_window_credits_nothing() {
+        let store = store();
+        let credits = Behavior { credits: true, ..Behavior::default() };
+        assert_eq!(remaining(&store, lasting(5, 30_000), NOW), 5);
+        let refund = Carried { behavior: credits, ..lasting(-2, 50) };
+        assert_eq!(remaining(&store, refund, after(200)), 10);
+        assert_eq!(remaining(&store, lasting(0, 30_000), after(300)), 5);
+    }
+
+    #[test]
+    fn a_request_that_takes_nothing_says_when_the_window_really_ends() {
+        let second = Span::from_secs(1);
+        for (hits, allowed) in [(0, true), (-1, true), (8, false)] {
+            let store = store();
+            assert_eq!(remaining(&store, lasting(5, 1_000), NOW), 5);
+            let longer = lasting(hits, 60_000);
+            let verdict = store.check_carried_if(&longer, NOW, || true).expect("owned");
+            assert_eq!((verdict.allowed, verdict.reset <= second), (allowed, true), "{hits} hits");
+            if let Some(wait) = verdict.retry.after() {
+                assert!(wait <= second, "{wait:?}");
+                let then = store.check_carried_if(&longer, NOW.plus(wait), || true).expect("owned");
+                assert!(then.allowed, "{hits} hits");
+            }
+        }
+    }
+
+    #[test]
+    fn a_reset_with_a_shorter_window_ends_the_longer_one() {
+        for (hits, left) in [(0, 10), (4, 6), (20, 10)] {
+            let store = store();
+            assert_eq!(remaining(&store, lasting(5, 30_000), NOW), 5);
+            let reset = Carried { resets: true, ..lasting(hits, 50) };
+            assert_eq!(remaining(&store, reset, after(200)), left);
+            assert_eq!(remaining(&store, lasting(0, 30_000), after(200)), left, "{hits} hits");
+        }
+    }
+
+    #[test]
+    fn what_was_given_back_in_full_is_removed_from_the_disk() {
+        let hits = |hits| {
+            let check = lasting(hits, 7_200_000);
+            let hash = KeyHasher::new([7; 16]).carried("n", "k", [0; 3]);
+            let key = hash.counter(&check.counter.quota, Mode::Strict, Scope::Region);
+            Carried { counter: Counter { key, ..check.counter }, ..check }
+        };
+        for ends in [hits(-5), Carried { resets: true, ..hits(0) }] {
+            let store = store();
+            store.set_snapshotted(true);
+            assert_eq!(remaining(&store, hits(5), NOW), 5);
+            assert_eq!(store.take_dropped(), []);
+            assert_eq!(remaining(&store, ends, NOW), 10);
+            assert_eq!(store.take_dropped(), [ends.counter.key]);
+            assert_eq!(store.take_dropped(), []);
+        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ use super::sharded::Store;
 use super::slot::Slot;
 use super::sync::{record_check, slice_expiry};
 use crate::engine::fine_window::NEAR_DIVISOR;
-use crate::engine::{Behavior, State, Verdict, rest, takes_rest};
+use crate::engine::{Behavior, State, Verdict, first_hit_window, rest, takes_rest};
 use crate::quota::{Algorithm, Quota};
 use crate::units::{Hits, Timestamp};
 
@@ -423,7 +423,7 @@ impl Shard {
     pub(super) fn charge_known(
         &mut self,
         counter: &Counter,
-        params: CheckParams,
+        mut params: CheckParams,
     ) -> Option<Verdict> {
         let Counter { key, quota } = counter;
         if params.in_full {
@@ -431,16 +431,24 @@ impl Shard {
         }
         let (slot, queues) = self.live_mut(*key, params.now)?;
         let window = OpenWindow::of(slot);
-        let verdict = params.decide(&mut slot.state, quota);
+        if window.is_some() && params.hits.refund() > 0 {
+            // A window that is over by the request's own length, and open for longer ones: it has
+            // nothing to give back, and the next one has not begun.
+            params.behavior.credits &= first_hit_window::is_open(&slot.state, quota, params.now);
+        }
+        let mut verdict = params.decide(&mut slot.state, quota);
         // A first-hit window has the length of the request at hand. One that takes nothing does not
         // end the window for requests of a longer one either, nor one that leaves it open and gives
         // hits back.
         let takes_nothing = !verdict.allowed && !counts_refused(quota, params, &verdict);
-        let gives_back =
-            params.hits.refund() > 0 && matches!(slot.state, State::FirstHitWindow { .. });
+        let gives_back = params.hits.refund() > 0 && window.is_some_and(|it| it.is_of(slot));
         let is_kept =
             quota.algorithm() == Algorithm::FirstHitWindow && (takes_nothing || gives_back);
-        if params.me.is_none() && !is_kept {
+        if params.me.is_some() {
+            // The expiry of an eventual counter is that of its slices.
+        } else if is_kept {
+            verdict = until_forgotten(slot, verdict, params.now);
+        } else {
             slot.meta = slot.meta.with_expiry(params.expiry(&slot.state, quota));
         }
         let is_cut = window.is_some_and(|it| params.hits.charge() > 0 && it.is_cut(slot));
@@ -528,8 +536,16 @@ impl Shard {
         placement: &Placement<'_>,
     ) -> Verdict {
         let quota = &counter.quota;
-        if let Some(state) = self.state(counter.key, params.now) {
-            return params.preview(state, quota);
+        if let Some(slot) = self.table.find(counter.key) {
+            let is_expired = slot.is_expired(params.now);
+            let verdict =
+                params.preview(if is_expired { &State::Absent } else { &slot.state }, quota);
+            let takes = params.hits.charge() > 0 && verdict.allowed;
+            let is_kept = quota.algorithm() == Algorithm::FirstHitWindow && !takes && !is_expired;
+            if is_kept && params.me.is_none() {
+                return until_forgotten(slot, verdict, params.now);
+            }
+            return verdict;
         }
         match placement {
             Placement::Table => params.preview(&State::Absent, quota),
@@ -550,6 +566,16 @@ impl Shard {
         {
             record_check(slot, queues, &counter.quota, params, None);
         }
+    }
+}
+
+/// A verdict on a first-hit window whose length the request does not change: it ends as the
+/// requests before have it.
+#[cold]
+pub(super) fn until_forgotten(slot: &Slot, verdict: Verdict, now: Timestamp) -> Verdict {
+    match slot.state {
+        State::FirstHitWindow { .. } => verdict.within(slot.meta.expires().since(now)),
+        _ => verdict,
     }
 }
 

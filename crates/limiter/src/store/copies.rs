@@ -18,6 +18,8 @@ use crate::units::Timestamp;
 
 /// Slots that one step of a scan looks at, under one lock.
 const SCAN_SLOTS: usize = 1_024;
+/// Keys that could not be removed from a snapshot, and are to be removed from the next.
+const DROPPED_MAX: usize = 65_536;
 /// Keys drained from the replication queue under one lock.
 const REPLICATE_PER_LOCK: usize = 64;
 
@@ -242,7 +244,7 @@ impl Store {
     /// changes made while it is off are not marked.
     pub fn set_snapshotted(&self, enabled: bool) {
         for shard in &self.shards {
-            shard.lock().queues.is_snapshotted = enabled;
+            shard.lock().queues.set_snapshotted(enabled);
         }
     }
 
@@ -277,7 +279,7 @@ impl Store {
                 return false;
             }
             shard.remove(key);
-            shard.queues.is_snapshotted
+            shard.queues.is_snapshotted()
         };
         if is_snapshotted && key.is_long() {
             self.dropped.lock().push(key);
@@ -285,15 +287,26 @@ impl Store {
         true
     }
 
-    /// The long keys that were dropped since the last call. They may be in the snapshot, and some
-    /// may be in the store again: what is queued now is written after them.
+    /// The long keys that were dropped since the last call, or of which nothing is left. They may
+    /// be in the snapshot, and some may be in the store again: what is queued now is written after
+    /// them.
     pub fn take_dropped(&self) -> Vec<KeyHash> {
-        std::mem::take(&mut *self.dropped.lock())
+        let mut dropped = std::mem::take(&mut *self.dropped.lock());
+        for shard in &self.shards {
+            dropped.extend(shard.lock().queues.take_ended());
+        }
+        dropped
     }
 
-    /// Notes dropped keys again, which could not be removed from the snapshot.
+    /// Notes dropped keys again, which could not be removed from the snapshot: [`DROPPED_MAX`] of
+    /// them at most. A restart may bring others back.
     pub fn enqueue_dropped(&self, keys: Vec<KeyHash>) {
-        self.dropped.lock().extend(keys);
+        let mut dropped = self.dropped.lock();
+        dropped.extend(keys);
+        // A key may be dropped again and again while the disk is full.
+        dropped.sort_unstable();
+        dropped.dedup();
+        dropped.truncate(DROPPED_MAX);
     }
 
     /// How many keys [`Store::take_dropped`] would return. The caller of [`Store::drop_copy`]

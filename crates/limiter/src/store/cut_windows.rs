@@ -84,10 +84,15 @@ impl OpenWindow {
         }
     }
 
+    /// Whether the slot still has this window, whatever its length.
+    #[inline]
+    pub(super) fn is_of(self, slot: &Slot) -> bool {
+        Self::of(slot).is_some_and(|after| after.opened == self.opened)
+    }
+
     /// Whether the check has cut it.
     pub(super) fn is_cut(self, slot: &Slot) -> bool {
-        let is_another = Self::of(slot).is_none_or(|after| after.opened != self.opened);
-        is_another || slot.meta.expires() < self.expires
+        !self.is_of(slot) || slot.meta.expires() < self.expires
     }
 }
 

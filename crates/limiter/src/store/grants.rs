@@ -12,7 +12,7 @@
 
 use smallvec::SmallVec;
 
-use super::check::{Checks, Verdicts, one_after_the_other};
+use super::check::{Checks, Verdicts, one_after_the_other, until_forgotten};
 use super::counting_mode::CheckParams;
 use super::key::Counter;
 use super::shard::Shard;
@@ -220,6 +220,7 @@ impl Shard {
                 refunded.left = refunded.left.saturating_add(now_refunded.left);
                 refunded.left_max = now_refunded.left_max;
                 left = preview(&slot.state, quota, Hits::PEEK, now);
+                left = until_forgotten(slot, left, now);
             }
             verdicts.push(Verdict { allowed: true, retry: Retry::Now, excess: 0, ..left });
         }

@@ -19,7 +19,7 @@
 //! keeps its priority in the slot and is found by a scan of the table once the queue is empty: it
 //! is sent later, never lost.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::task::Waker;
 
 use super::key::KeyHash;
@@ -30,6 +30,9 @@ use crate::engine::{ActorCounters, State};
 /// Most keys of each priority in a queue, 16 KiB each. A shard holds some 4,096 keys, and for a
 /// quarter of them a scan of the table is cheaper than a longer queue.
 pub(super) const QUEUE_KEYS_MAX: usize = 1_024;
+/// Most keys of a shard that end between two snapshots and are removed from the disk. A restart may
+/// bring others back, until their windows end.
+const ENDED_MAX: usize = 4_096;
 /// Slots that a scan for overflowed keys looks at under one lock.
 const RESCAN_SLOTS: usize = 512;
 
@@ -45,7 +48,9 @@ pub(super) struct Queues {
     replicated: Option<Waker>,
     /// Woken when an urgent eventual key is queued.
     synchronised: Option<Waker>,
-    pub(super) is_snapshotted: bool,
+    /// While changes are marked for snapshots: long keys of which nothing is left, and which may be
+    /// in the last one.
+    ended: Option<Box<BTreeSet<KeyHash>>>,
 }
 
 /// The changed keys of one kind in one shard.
@@ -92,11 +97,33 @@ impl Queues {
         }
     }
 
-    /// Marks a key as changed since the last snapshot.
-    pub(super) fn enqueue_snapshot(&self, slot: &mut Slot) {
-        if self.is_snapshotted && slot.key.is_long() {
+    /// Marks a key as changed since the last snapshot. One of which nothing is left, as all of it
+    /// was given back, is noted: its slot may be gone before the next one.
+    pub(super) fn enqueue_snapshot(&mut self, slot: &mut Slot) {
+        if let Some(ended) = &mut self.ended
+            && slot.key.is_long()
+        {
             slot.meta.raise(Meta::UNSAVED);
+            if matches!(slot.state, State::Absent) && ended.len() < ENDED_MAX {
+                ended.insert(slot.key);
+            }
         }
+    }
+
+    /// Whether changes are marked for snapshots.
+    pub(super) fn is_snapshotted(&self) -> bool {
+        self.ended.is_some()
+    }
+
+    pub(super) fn set_snapshotted(&mut self, enabled: bool) {
+        if enabled != self.is_snapshotted() {
+            self.ended = enabled.then(Box::default);
+        }
+    }
+
+    /// The keys that ended since the last call.
+    pub(super) fn take_ended(&mut self) -> BTreeSet<KeyHash> {
+        self.ended.as_deref_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Queues strict keys from now on and wakes `waker` when it queues the first, or stops. Keys
