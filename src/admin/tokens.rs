@@ -68,8 +68,10 @@ impl Reloader {
         while stop.run_until_cancelled(tokio::time::sleep(RELOAD_INTERVAL)).await.is_some() {
             let files = self.files.clone();
             let reading = tokio::task::spawn_blocking(move || files.read());
-            if let Ok(read) = reading.await {
-                self.apply(read.map_err(|error| error.to_string()));
+            match stop.run_until_cancelled(reading).await {
+                None => return,
+                Some(Ok(read)) => self.apply(read.map_err(|error| error.to_string())),
+                Some(Err(_)) => {}
             }
         }
     }

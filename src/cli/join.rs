@@ -1,7 +1,8 @@
 //! `tidegate join`: gets a new node its certificate, with a token.
 
+use std::fs::{File, TryLockError};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
@@ -83,14 +84,15 @@ const NOT_YET_MAX: Duration = Duration::from_secs(5);
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     let files = Files::of(&args.dir);
-    let Some(invitation) = invitation(args, &files)? else {
-        writeln!(out, "{}: this node has its certificate", files.cert.display())?;
-        return Ok(true);
-    };
     std::fs::create_dir_all(&args.dir).map_err(|error| {
         let problem = format!("{}: {error}", args.dir.display());
         UserError::new(problem, "choose a writable folder with --dir")
     })?;
+    let _alone = alone(&args.dir);
+    let Some(invitation) = invitation(args, &files)? else {
+        writeln!(out, "{}: this node has its certificate", files.cert.display())?;
+        return Ok(true);
+    };
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let joining = join(&invitation, args, &files);
     let Enrolled { node, region, role, .. } = runtime.block_on(joining).map_err(user_error)?;
@@ -105,6 +107,17 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
         files.secret.display()
     )?;
     Ok(true)
+}
+
+/// Waits until no other process joins in `folder`: one of two at once would write its certificate
+/// beside the key of the other. `None` where the file system knows no locks.
+fn alone(folder: &Path) -> Option<File> {
+    let lock = File::open(folder).ok()?;
+    if let Err(TryLockError::WouldBlock) = lock.try_lock() {
+        eprintln!("{}: another tidegate join is at work; waiting for its end", folder.display());
+        lock.lock().ok()?;
+    }
+    Some(lock)
 }
 
 /// `None` if the folder has what a join writes, and its certificate has not expired.

@@ -4,6 +4,7 @@
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tokio::runtime;
 
@@ -63,6 +64,9 @@ pub(super) struct GubernatorArgs {
     #[arg(long, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT")]
     log_format: Option<log::Format>,
 }
+
+/// How long threads may take to end after the node has.
+const THREADS_PATIENCE: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "\
 Every key of cluster.toml is also a variable: TIDEGATE_HTTP__LISTEN sets listen in [http].
@@ -144,7 +148,7 @@ pub(super) fn node(config: Config, until_stdin_closes: bool) -> Result<bool, Fai
     let core = runtime("core")?;
     let listeners = if config.node.threads == 1 { None } else { Some(runtime("listeners")?) };
     let front = listeners.as_ref().unwrap_or(&core).handle().clone();
-    core.block_on(async {
+    let ended = core.block_on(async {
         let what = "failed to install signal handlers";
         let shutdown =
             shutdown::on_signal().map_err(UserError::context(what, "raise `ulimit -n`"))?;
@@ -155,5 +159,10 @@ pub(super) fn node(config: Config, until_stdin_closes: bool) -> Result<bool, Fai
         }
         Box::pin(node::run(config, &front, shutdown)).await?;
         Ok(true)
-    })
+    });
+    // What still blocks a thread reads from a file system that hangs.
+    for runtime in listeners.into_iter().chain([core]) {
+        runtime.shutdown_timeout(THREADS_PATIENCE);
+    }
+    ended
 }

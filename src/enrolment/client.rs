@@ -93,7 +93,8 @@ impl Files {
 ///
 /// # Errors
 ///
-/// [`Error`]. It can be repeated with the same folder while the credential is good.
+/// [`Error`]. It can be repeated with the same folder while the credential is good, but not at the
+/// same time.
 pub async fn join(invitation: &Invitation, peer: &str, files: &Files) -> Result<Enrolled, Error> {
     let works_once = matches!(invitation.credential, Credential::Token { .. });
     let key = if works_once { kept_key(&files.key)? } else { NewKey::generate()? };

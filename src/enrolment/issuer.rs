@@ -3,7 +3,6 @@
 //! The signer's files are read for each certificate, and the keys that an issuer of tokens
 //! publishes for each token, so what is replaced is in use at once.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -284,7 +283,7 @@ fn validity(valid_for: Span, now: Timestamp) -> Validity {
 /// The published keys in a file.
 fn read_keys(file: &Path) -> io::Result<Keys> {
     let mut text = Vec::new();
-    File::open(file)?.take(KEYS_BYTES_MAX).read_to_end(&mut text)?;
+    pki::open_regular(file)?.take(KEYS_BYTES_MAX).read_to_end(&mut text)?;
     Ok(serde_json::from_slice(&text)?)
 }
 

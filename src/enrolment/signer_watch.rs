@@ -31,7 +31,8 @@ impl SignerWatch {
         loop {
             let issuer = self.issuer.clone();
             let look = tokio::task::spawn_blocking(move || issuer.look());
-            let validity = look.await.unwrap_or_else(|panicked| Err(panicked.to_string()));
+            let Some(looked) = stop.run_until_cancelled(look).await else { return };
+            let validity = looked.unwrap_or_else(|panicked| Err(panicked.to_string()));
             let now = self.clock.system();
             let problem = match validity {
                 Ok(validity) => {

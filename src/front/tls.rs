@@ -20,6 +20,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{ServerConfig, WebPkiClientVerifier};
+use tidegate_cluster::pki;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -160,8 +161,10 @@ impl Reloader {
         while stop.run_until_cancelled(tokio::time::sleep(RELOAD_INTERVAL)).await.is_some() {
             let files = self.files.clone();
             let reading = tokio::task::spawn_blocking(move || files.read());
-            if let Ok(read) = reading.await {
-                self.apply(read);
+            match stop.run_until_cancelled(reading).await {
+                None => return,
+                Some(Ok(read)) => self.apply(read),
+                Some(Err(_)) => {}
             }
         }
     }
@@ -306,7 +309,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
 }
 
 fn open(path: &Path) -> Result<File, Error> {
-    File::open(path).map_err(|error| unreadable(path, &error))
+    pki::open_regular(path).map_err(|error| unreadable(path, &error))
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Error {

@@ -131,7 +131,7 @@ impl View {
             return match self.core.decider.commit(report).await {
                 Ok(committed) if committed.settled.is_some() => Ok(None),
                 Ok(_) => conflict("nothing was counted: no limit applies to the key any more"),
-                Err(error) => conflict(&error.to_string()),
+                Err(_) => conflict(unanswered),
             };
         }
         let hits = Hits::new(hits);

@@ -9,7 +9,8 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Files for everything but the connections of clients: event loops, the sockets of the mesh,
-/// statistics, rule files, snapshots. A quarter of a limit that is very low.
+/// statistics, rule files, snapshots. Half of a limit that is very low: an idle node of three has
+/// some 25 open.
 const RESERVED: u64 = 256;
 
 /// Fewer connections than this at a listener are a warning.
@@ -38,10 +39,9 @@ impl Share {
     /// What each of `listeners` and the proxy may use under a limit of `files`, at most what is
     /// `configured`; says so if that is less.
     pub(super) fn of(files: u64, listeners: usize, configured: Self) -> Self {
-        // Of a low limit half is for what is accepted.
         let quarter = usize::try_from(files / 4).unwrap_or(usize::MAX);
         let in_flight_max = configured.in_flight_max.min(quarter.max(1));
-        let reserved = RESERVED.min(files / 4) + in_flight_max as u64;
+        let reserved = RESERVED.min(files / 2) + in_flight_max as u64;
         let share = files.saturating_sub(reserved) / listeners.max(1) as u64;
         let allowed = usize::try_from(share).unwrap_or(usize::MAX).max(1);
         let connections_max = allowed.min(configured.connections_max);
@@ -87,8 +87,8 @@ mod tests {
             (4_256, 4, 0, (1_000, 0)),
             (5_256, 4, 1_000, (1_000, 1_000)),
             (1_024, 4, 1_024, (128, 256)),
-            (128, 4, 0, (24, 0)),
-            (128, 4, 1_024, (16, 32)),
+            (128, 4, 0, (16, 0)),
+            (128, 4, 1_024, (8, 32)),
             (u64::MAX, 1, 1_024, (10_000, 1_024)),
             (0, 0, 0, (1, 0)),
             (0, 1, 1_024, (1, 1)),

@@ -67,9 +67,11 @@ impl Watcher {
         while stop.run_until_cancelled(sleep(RELOAD_INTERVAL)).await.is_some() {
             let (tls, now, current) = (self.tls.clone(), self.clock.system(), self.mesh.identity());
             let load = move || pki::load(&tls, current.bearer(), now);
-            let read = match tokio::task::spawn_blocking(load).await {
-                Ok(read) => read.map_err(|error| error.to_string()),
-                Err(panicked) => Err(format!("the loader failed: {panicked}")),
+            let loading = tokio::task::spawn_blocking(load);
+            let read = match stop.run_until_cancelled(loading).await {
+                None => return,
+                Some(Ok(read)) => read.map_err(|error| error.to_string()),
+                Some(Err(panicked)) => Err(format!("the loader failed: {panicked}")),
             };
             let outcome = read.and_then(|identity| self.apply(identity));
             let problem = outcome.err();

@@ -14,6 +14,7 @@
 //! Watcher::run(stop)      ── one task, until `stop` ──► swaps the book, publishes the status
 //! ```
 
+use std::fs;
 use std::hash::Hasher;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -153,7 +154,20 @@ impl Watcher {
 fn read(options: &Options, current: &Book) -> (u128, Result<Vec<Source>, Error>) {
     let Options { path, may_be_missing, .. } = options;
     let is_missing = || *may_be_missing && path.try_exists().is_ok_and(|exists| !exists);
-    let read = if is_missing() { Ok(Vec::new()) } else { load::read(path) };
+    // A pipe would block this thread until somebody writes.
+    let is_readable = |it: fs::Metadata| it.is_dir() || it.is_file();
+    let read = if is_missing() {
+        Ok(Vec::new())
+    } else if fs::metadata(path).is_ok_and(|it| !is_readable(it)) {
+        Err(Error {
+            file: path.display().to_string().into(),
+            at: None,
+            key: None,
+            reason: Reason::Unreadable("it is neither a file nor a folder".into()),
+        })
+    } else {
+        load::read(path)
+    };
     let sources = match read {
         // Copying tools delete before they write, so an empty folder is usually temporary.
         Ok(sources) if sources.is_empty() && current.domains().next().is_some() => Err(Error {

@@ -3,13 +3,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::Value;
-use tidegate_cluster::pki::{self, JoinToken};
+use tidegate_cluster::pki::{self, IssuedFiles, JoinToken};
 use tidegate_testkit::http_client::{Http, check_body};
 use tidegate_testkit::ports;
 use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
@@ -64,6 +64,18 @@ async fn a_token_works_once_and_the_certificate_is_renewed_without_a_restart() {
         tidegate(&["join", "--if-needed", "--peer", &peer, "--token", &token, "--dir"], &pki);
     succeeded(&if_needed);
     let (key, certificate) = (read(&pki, "node.key"), read(&pki, "node.pem"));
+    // A unit and an operator at once.
+    for round in 0..5 {
+        let token = self::token(first, &["--node", "n4"]);
+        let pki = folder(&format!("raced-{round}"));
+        let arguments = ["join", "--if-needed", "--peer", &peer, "--token", &token, "--dir"];
+        let started: Vec<_> = (0..4).map(|_| command(&arguments, &pki).spawn().unwrap()).collect();
+        for process in started {
+            succeeded(&process.wait_with_output().unwrap());
+        }
+        let pair = IssuedFiles { cert: pki.join("node.pem"), key: pki.join("node.key") };
+        assert!(pair.belong_together(), "round {round}");
+    }
     // It is for n4 alone.
     let node = cluster.add_joined("n5", &pki, OPTIONS);
     node.start();
@@ -260,7 +272,13 @@ fn join(peer: &str, token: &str, pki: &Path) -> Output {
 
 /// The last argument is a folder.
 fn tidegate(arguments: &[&str], folder: &Path) -> Output {
-    Command::new(TIDEGATE).env_clear().args(arguments).arg(folder).output().unwrap()
+    command(arguments, folder).output().unwrap()
+}
+
+fn command(arguments: &[&str], folder: &Path) -> Command {
+    let mut command = Command::new(TIDEGATE);
+    command.env_clear().args(arguments).arg(folder).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
 }
 
 fn succeeded(output: &Output) -> String {

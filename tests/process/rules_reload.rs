@@ -1,5 +1,7 @@
 //! Rules change while nodes run; a node whose rules differ from its peers is reported.
 
+use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use tidegate_testkit::http_client::check_body;
@@ -63,6 +65,29 @@ async fn a_change_on_disk_applies_within_two_seconds_and_disagreement_is_reporte
         value => Err(format!("{RULES_OK} {value}")),
     };
     until("its rules are right again", APPLIES_WITHIN, is_ok).await;
+}
+
+/// Nothing is read from a pipe before somebody writes to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pipe_in_place_of_a_file_is_reported_and_holds_up_no_stop() {
+    let mut cluster = Cluster::three(TIDEGATE, &rules(10)).await;
+    let certificate = cluster.dir.path().join("pki/n1.pem");
+    let node = &mut cluster.nodes[0];
+    let rules_path = node.dir.join("rules");
+    for path in [&rules_path, &certificate] {
+        fs::rename(path, path.with_extension("aside")).unwrap();
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    }
+    node.logged("it is neither a file nor a folder", 1).await;
+    node.logged("it is no regular file", 1).await;
+    for path in [&rules_path, &certificate] {
+        fs::remove_file(path).unwrap();
+        fs::rename(path.with_extension("aside"), path).unwrap();
+    }
+    node.logged("the files of [tls] are in use again", 1).await;
+    node.write_rules(&rules(20));
+    node.terminate();
+    assert_eq!(node.exit_code(Duration::from_secs(30)).await, Some(0));
 }
 
 async fn applies(cluster: &Cluster, node: &Node, expected: &str) {

@@ -410,7 +410,7 @@ fn read(path: &Path, create: impl Fn() -> String, is_secret: bool) -> Result<Str
         }
         _ => Error::of(path, format_args!("{source}; let the user that runs the node read it")),
     };
-    let file = File::open(path).map_err(unreadable)?;
+    let file = open_regular(path).map_err(unreadable)?;
     // The mode of the open file, so that the file checked is the file read.
     let mode = file.metadata().map_err(unreadable)?.permissions().mode();
     if is_secret && mode & 0o007 != 0 {
@@ -420,6 +420,19 @@ fn read(path: &Path, create: impl Fn() -> String, is_secret: bool) -> Result<Str
     let mut text = String::new();
     file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
     Ok(text)
+}
+
+/// Opens a file for reading.
+///
+/// # Errors
+///
+/// As [`File::open`], and for what is no regular file: a pipe would block the thread that reads it
+/// until somebody writes.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    File::open(path)
 }
 
 fn unwritable(path: &Path, source: &io::Error) -> Error {
