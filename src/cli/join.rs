@@ -1,7 +1,7 @@
 //! `tidegate join`: gets a new node its certificate, with a token.
 
 use std::fs::{File, TryLockError};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -114,7 +114,8 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
 fn alone(folder: &Path) -> Option<File> {
     let lock = File::open(folder).ok()?;
     if let Err(TryLockError::WouldBlock) = lock.try_lock() {
-        eprintln!("{}: another tidegate join is at work; waiting for its end", folder.display());
+        let text = format!("{}: another tidegate join is at work; waiting", folder.display());
+        let _ = writeln!(io::stderr().lock(), "{text}");
         lock.lock().ok()?;
     }
     Some(lock)
