@@ -20,9 +20,11 @@ use super::Issuer;
 
 /// How long a peer may take to sign.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// The longest and the shortest time between two looks at the certificate.
-const LOOK_MAX: Span = Span::from_secs(3_600);
-const LOOK_MIN: Span = Span::from_secs(1);
+/// Between two looks at the certificate, which may have been replaced by another one.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest and the shortest time between two attempts.
+const PAUSE_MAX: Span = Span::from_secs(3_600);
+const PAUSE_MIN: Span = Span::from_secs(1);
 /// Attempts in the time that is left once a renewal is due.
 const ATTEMPTS: u64 = 20;
 
@@ -39,16 +41,14 @@ pub struct Renewal {
 impl Renewal {
     /// Renews the certificate again and again until `stop`.
     pub async fn run(self, stop: CancellationToken) {
-        loop {
+        let mut last: Option<Attempt> = None;
+        while stop.run_until_cancelled(tokio::time::sleep(LOOK_INTERVAL)).await.is_some() {
             let (identity, now) = (self.mesh.identity(), self.clock.system());
-            let look = until_look(&identity, now).to_std();
-            if stop.run_until_cancelled(tokio::time::sleep(look)).await.is_none() {
-                return;
-            }
-            let (identity, now) = (self.mesh.identity(), self.clock.system());
-            if !identity.is_of_signer() || !identity.validity.is_renewal_due(now) {
+            let is_due = identity.is_of_signer() && identity.validity.is_renewal_due(now);
+            if !is_due || last.is_some_and(|last| last.holds_back(&identity, now)) {
                 continue;
             }
+            last = Some(Attempt { not_after: identity.validity.not_after, at: now });
             match stop.run_until_cancelled(self.renew(&identity, now)).await {
                 None => return,
                 Some(Ok(signed_by)) => {
@@ -115,11 +115,20 @@ fn text(signed: Vec<u8>) -> Option<String> {
     String::from_utf8(signed).ok().filter(|cert| !cert.is_empty())
 }
 
-/// Until the next look: when the renewal is due; then often enough for some attempts.
-fn until_look(identity: &Identity, now: Timestamp) -> Span {
-    let validity = identity.validity;
-    let until_due = validity.renewal_due_at().since(now);
-    let left = validity.not_after.since(now).as_nanos() / ATTEMPTS;
-    let look = if validity.is_renewal_due(now) { Span::from_nanos(left) } else { until_due };
-    look.clamp(LOOK_MIN, LOOK_MAX)
+/// An attempt to renew a certificate.
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
+    /// Of the certificate.
+    not_after: Timestamp,
+    at: Timestamp,
+}
+
+impl Attempt {
+    /// Whether it is too early for another one at `now`. It never is for another certificate.
+    fn holds_back(self, identity: &Identity, now: Timestamp) -> bool {
+        let not_after = identity.validity.not_after;
+        let left = not_after.since(self.at).as_nanos() / ATTEMPTS;
+        let pause = Span::from_nanos(left).clamp(PAUSE_MIN, PAUSE_MAX);
+        not_after == self.not_after && self.at <= now && now < self.at.plus(pause)
+    }
 }

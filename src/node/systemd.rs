@@ -38,7 +38,15 @@ pub(super) async fn report(health: Health, drain: CancellationToken, stop: Cance
             news.push(NotifyState::Watchdog.to_string());
         }
         if !news.is_empty() {
-            send(news.join("\n")).await;
+            let sent = send(news.join("\n"));
+            let given_up = async {
+                stop.cancelled().await;
+                tokio::time::sleep(PATIENCE).await;
+            };
+            tokio::select! {
+                () = sent => {}
+                () = given_up => return,
+            }
         }
         if is_last {
             return;
@@ -54,6 +62,9 @@ async fn send(text: String) {
         tracing::warn!(%error, "failed to report to the socket in NOTIFY_SOCKET");
     }
 }
+
+/// For the last message: a supervisor that does not read must not keep the node from ending.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What was sent so far.
 #[derive(Debug, Default)]

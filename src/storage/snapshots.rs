@@ -206,7 +206,14 @@ impl Snapshots {
                     && is_of_its_kind(counter)
                     && counter.state.is_plausible(counter.expires, now)
             });
-            match plausible.map(|counter| store.merge(counter, now)) {
+            let loaded_counter = plausible.map(|mut counter| {
+                // Another node may have ended it since.
+                if !is_alone {
+                    counter.state.end_credit();
+                }
+                store.merge(counter, now)
+            });
+            match loaded_counter {
                 Some(MergeOutcome::Merged { .. }) => loaded += 1,
                 Some(MergeOutcome::Expired) => {}
                 Some(MergeOutcome::Full | MergeOutcome::WrongKind) | None => skipped += 1,

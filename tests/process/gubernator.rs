@@ -15,6 +15,7 @@ use tidegate_proto::gubernator::{
 use tidegate_testkit::gubernator::response_of_json;
 use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
 use tidegate_testkit::variable;
+use tidegate_testkit::wait::until;
 use tokio::time::sleep;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
@@ -117,6 +118,37 @@ fn hit(key: &str, hits: i64, limit: i64) -> RateLimitReq {
         duration: 3_600_000,
         ..RateLimitReq::default()
     }
+}
+
+/// A node that takes keys over has copies of them, which do not learn of a reset.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_credit_that_was_reset_does_not_come_back_when_the_owner_dies() {
+    const LIMIT: i64 = 100;
+    let mut cluster = Cluster::start(TIDEGATE, OPTIONS).await;
+    let client = Client::of(&cluster);
+    let of = |hits| (0..40).map(move |key| hit(&format!("credit-{key}"), hits, LIMIT));
+    let left = async |requests: Vec<RateLimitReq>| -> Vec<i64> {
+        let responses = client.over_grpc(1, requests).await;
+        responses.iter().map(|response| response.remaining).collect()
+    };
+    assert_eq!(left(of(60).collect()).await, [40; 40]);
+    assert_eq!(left(of(-160).collect()).await, [200; 40]);
+    // Copies are sent within milliseconds, and nothing tells that one has no credit.
+    sleep(Duration::from_millis(500)).await;
+    let resets = of(0).map(|request| RateLimitReq { behavior: 8, ..request });
+    assert_eq!(left(resets.collect()).await, [LIMIT; 40]);
+
+    let channels = client.channels.clone();
+    cluster.nodes[0].kill();
+    let client = Client { cluster: &cluster, channels, next: AtomicUsize::new(0) };
+    until("the other nodes decide all keys", Duration::from_secs(20), async || {
+        let responses = client.over_grpc(1, of(0).collect()).await;
+        let left: Vec<i64> = responses.iter().map(|response| response.remaining).collect();
+        assert!(left.iter().all(|&left| left <= LIMIT), "{left:?}");
+        // A key whose copy does not know the refund has what it had before.
+        if left.iter().all(|&left| left > 0) { Ok(()) } else { Err(format!("{left:?}")) }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

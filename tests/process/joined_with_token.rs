@@ -221,6 +221,19 @@ async fn days_of_signer(node: &Node, expected: u64) {
 }
 
 /// Three nodes, of which the first signs, and the address at which it does.
+/// Also one whose certificate was none of a signer when it started.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_renews_a_certificate_that_replaced_another_one() {
+    // Its last third has begun when it is issued.
+    let (cluster, peer) = signing(&["join.valid_for=1m"]).await;
+    let pki = cluster.dir.path().join("joined");
+    succeeded(&join(&peer, &token(&cluster.nodes[0], &["--node", "n2"]), &pki));
+    for (name, own) in [("node.key", "n2.key"), ("node.pem", "n2.pem")] {
+        fs::rename(pki.join(name), cluster.dir.path().join("pki").join(own)).unwrap();
+    }
+    cluster.nodes[1].logged("renewed this node's certificate", 1).await;
+}
+
 async fn signing(sets: &[&str]) -> (Cluster, String) {
     let mut cluster = Cluster::start(TIDEGATE, OPTIONS).await;
     let pki = cluster.dir.path().join("pki");

@@ -1,12 +1,14 @@
 //! What a node tells systemd, whose part the test plays: it binds the socket of `NOTIFY_SOCKET`.
 
 use std::fs;
+use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::Duration;
 
 use tidegate_testkit::ports;
 use tidegate_testkit::process::Process;
+use tidegate_testkit::wait::eventually;
 
 use crate::TIDEGATE;
 
@@ -25,6 +27,34 @@ fn line(socket: &UnixDatagram, start: &str) -> String {
             return line.to_owned();
         }
     }
+}
+
+/// As of a supervisor that was stopped.
+#[tokio::test]
+async fn a_supervisor_that_reads_nothing_does_not_keep_a_node_from_ending() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let _unread = UnixDatagram::bind(&path).unwrap();
+    let filler = UnixDatagram::unbound().unwrap();
+    filler.set_nonblocking(true).unwrap();
+    while filler.send_to(b"STATUS=full", &path).is_ok() {}
+    let mut command = Command::new(TIDEGATE);
+    command.env_clear().env("NOTIFY_SOCKET", &path).arg("serve");
+    let admin = ports::free();
+    for set in [
+        format!("http.listen={}", ports::free()),
+        format!("grpc.listen={}", ports::free()),
+        format!("resp.listen={}", ports::free()),
+        format!("admin.listen={admin}"),
+        "rules.required=false".to_owned(),
+    ] {
+        command.args(["--set", &set]);
+    }
+    let mut node = Process::spawn("node", &mut command, &dir.path().join("log"));
+    eventually("it listens", Duration::from_secs(30), || TcpStream::connect(admin).is_ok()).await;
+    node.terminate();
+    let ended = node.ended(Duration::from_secs(30)).await;
+    assert!(ended.success(), "{ended}");
 }
 
 #[tokio::test]

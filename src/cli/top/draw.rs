@@ -14,7 +14,9 @@ use ratatui::widgets::{self, Widget};
 use super::super::status::duration;
 use super::rates::Picture;
 use super::screen::{Link, Screen, View};
-use super::tables::{Column, Kind, Row, Table, Tone, number, printable, rules_of_asked, short};
+use super::tables::{
+    Column, Kind, Row, Table, Tone, differs, number, printable, rules_of_asked, short,
+};
 use crate::admin::report::MemberState;
 use crate::admin::snapshot::MemberRow;
 
@@ -200,9 +202,7 @@ fn problems(picture: &Picture) -> Vec<String> {
     let rows = || picture.snapshot.members.iter();
     let is_down = |state: MemberState| state == MemberState::Down;
     let asked = rules_of_asked(&picture.snapshot);
-    let differs = |row: &MemberRow| {
-        row.member.rule_book.is_some() && row.member.rule_book.as_deref() != asked
-    };
+    let differs = |row: &MemberRow| differs(row.member.rule_book.as_deref(), asked);
     let down = names(rows().filter(|row| is_down(row.member.state)));
     let others = names(rows().filter(|row| !is_down(row.member.state) && differs(row)));
     for (problem, ids) in [("down", down), ("other rules", others)] {

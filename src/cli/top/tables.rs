@@ -113,7 +113,7 @@ fn members(snapshot: &ClusterSnapshot, order: usize) -> Table {
     let row = |row: &&MemberRow| {
         let MemberRow { member, reported, .. } = row;
         let is_down = member.state == MemberState::Down;
-        let differs = member.rule_book.is_some() && member.rule_book.as_deref() != asked;
+        let differs = differs(member.rule_book.as_deref(), asked);
         let mark = if differs { " !" } else { "" };
         let rules = member.rule_book.as_ref().map(|book| format!("{}{mark}", short(book)));
         let rtt = member.rtt_us.filter(|_| !is_down);
@@ -238,6 +238,12 @@ fn sort<T>(rows: &mut [&T], orders: &[Order<T>], order: usize) -> &'static str {
     let (name, compare) = orders[order % orders.len()];
     rows.sort_by(|a, b| compare(a, b));
     name
+}
+
+/// Whether a member has other rules than the node that was asked: not known of an edge, which is no
+/// member.
+pub(super) fn differs(rules: Option<&str>, of_asked: Option<&str>) -> bool {
+    rules.is_some() && of_asked.is_some() && rules != of_asked
 }
 
 /// The fingerprint of the rules of the node that was asked.

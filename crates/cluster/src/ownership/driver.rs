@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tidegate_limiter::store::{KeyHash, Store};
+use tidegate_limiter::store::{Cursor, KeyHash, Store};
 use tidegate_limiter::units::{Monotonic, Span};
 use tidegate_ownership::autopilot::{COMPLAINTS_MAX, Complaints};
 use tidegate_ownership::cluster_map::{ClusterId, MapState};
@@ -759,6 +759,7 @@ impl Driver {
             }
             TransferStep::Release { epoch, number, ranges } => {
                 let range_count = ranges.iter().len() as u64;
+                let released = ranges.clone();
                 let release = HandoffStep::Release { number, ranges };
                 let Some(reply) = send(epoch, release).await else { return StepOutcome::Failed };
                 let is_accepted = reply == HandoffReply::Accepted;
@@ -767,9 +768,19 @@ impl Driver {
                     replicator.unsubscribe(peer);
                     self.machines.lock().subscribed.remove(peer);
                     count(&self.counters.handed_over, range_count);
+                    self.end_credits(|key| released.contains(key.token)).await;
                 }
                 StepOutcome::succeeded(is_accepted)
             }
+        }
+    }
+
+    /// Ends the credit of counters that another node decides.
+    async fn end_credits(&self, is_included: impl Fn(KeyHash) -> bool + Send) {
+        let mut from = Some(Cursor::default());
+        while let Some(cursor) = from {
+            from = self.store.end_credits(cursor, &is_included);
+            tokio::task::yield_now().await;
         }
     }
 

@@ -48,7 +48,7 @@ impl Replicator {
         let settles =
             |entry: &&StateEntry| is_settled(&entry.state) && self.keeps_free(entry.key, now);
         let contested: Vec<u64> = entries.iter().filter(settles).map(|it| it.key.token).collect();
-        for StateEntry { key, state, expires } in entries {
+        for StateEntry { key, mut state, expires } in entries {
             let is_plausible = is_plausible(key, &state, expires, now, ahead_max);
             if !may_hold(member, key, &topology) || !is_plausible {
                 refused += 1;
@@ -60,6 +60,7 @@ impl Replicator {
                 continue;
             }
             count(&self.counters.received, 1);
+            state.end_credit();
             match self.store.merge(StoredCounter { key, state, expires }, now) {
                 // The owner forwards the change to its replicas; a replica forwards nothing.
                 MergeOutcome::Merged { changed: true } if will_own(key, &topology) => {

@@ -192,6 +192,17 @@ impl State {
         32 + parts * bytes
     }
 
+    /// Ends what refunds have added to the limit of a first-hit window. Copies of other nodes have
+    /// none: a node does not learn of its end, and would admit it again.
+    pub fn end_credit(&mut self) {
+        super::first_hit_window::end_credit(self);
+    }
+
+    /// Whether it is a first-hit window of which there is nothing but credit.
+    pub const fn is_credit(&self) -> bool {
+        matches!(self, Self::FirstHitWindow { used: 0, .. })
+    }
+
     /// Writes the state as numbers that are the same in every build, as input of a digest.
     /// Per-actor counters write nothing: they have digests of their own.
     pub fn digest_words(&self, write: impl FnMut(u64)) {
@@ -211,9 +222,9 @@ impl State {
                 let rest = u64::from(*amount) << 1 | u64::from(*is_settled);
                 [6, until.as_nanos(), rest].into_iter().for_each(write);
             }
-            Self::FirstHitWindow { opened, used, credit } => {
-                let rest = u64::from(*used) << 16 | u64::from(*credit);
-                [7, opened.as_nanos(), rest].into_iter().for_each(write);
+            // Copies have no credit.
+            Self::FirstHitWindow { opened, used, credit: _ } => {
+                [7, opened.as_nanos(), u64::from(*used) << 16].into_iter().for_each(write);
             }
         }
     }

@@ -362,6 +362,20 @@ mod tests {
         }
     }
 
+    /// It may be over when the next snapshot is written, which has the longer one.
+    #[test]
+    fn a_window_that_a_shorter_one_ends_is_removed_from_the_disk() {
+        let store = store();
+        store.set_snapshotted(true);
+        let long = lasting(5, 7_200_000);
+        let hash = KeyHasher::new([7; 16]).carried("n", "k", [0; 3]);
+        let key = hash.counter(&long.counter.quota, Mode::Strict, Scope::Region);
+        let of = |check: Carried| Carried { counter: Counter { key, ..check.counter }, ..check };
+        assert_eq!(remaining(&store, of(long), NOW), 5);
+        assert_eq!(remaining(&store, of(lasting(1, 20)), after(100)), 9);
+        assert_eq!(store.take_dropped(), [key]);
+    }
+
     #[test]
     fn a_reset_and_a_refund_take_nothing_of_what_is_outstanding() {
         for algorithm in [Algorithm::FirstHitWindow, Algorithm::TokenBucket] {

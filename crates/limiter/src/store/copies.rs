@@ -98,6 +98,21 @@ impl Store {
         })
     }
 
+    /// One bounded step of a scan that ends the credit of all counters that `is_included` selects
+    /// ([`State::end_credit`]): those that another node decides from now on.
+    pub fn end_credits(
+        &self,
+        from: Cursor,
+        is_included: impl Fn(KeyHash) -> bool,
+    ) -> Option<Cursor> {
+        self.scan_step(from, usize::MAX, &mut Vec::new(), |slot| {
+            if is_included(slot.key) {
+                slot.state.end_credit();
+            }
+            false
+        })
+    }
+
     /// One counter, unless it expired.
     pub fn get(&self, key: KeyHash, now: Timestamp) -> Option<StoredCounter> {
         let shard = self.shard(key.token).lock();

@@ -111,6 +111,18 @@ impl Queues {
         }
     }
 
+    /// Notes a key whose window ends earlier than the last snapshot has it: the one that is written
+    /// next may be over by then.
+    #[cold]
+    pub(super) fn note_cut(&mut self, key: KeyHash) {
+        if let Some(ended) = &mut self.ended
+            && key.is_long()
+            && ended.len() < ENDED_MAX
+        {
+            ended.insert(key);
+        }
+    }
+
     /// Whether changes are marked for snapshots.
     pub(super) fn is_snapshotted(&self) -> bool {
         self.ended.is_some()
