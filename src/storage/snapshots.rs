@@ -21,6 +21,7 @@ use std::{mem, vec};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tidegate_cluster::environment::Clock;
+use tidegate_limiter::engine::first_hit_window;
 use tidegate_limiter::store::{Cursor, KeyHash, MergeOutcome, Store, StoredCounter};
 use tidegate_limiter::units::{Span, Timestamp};
 use tokio::time::{MissedTickBehavior, interval};
@@ -209,7 +210,7 @@ impl Snapshots {
             let loaded_counter = plausible.map(|mut counter| {
                 // Another node may have ended it since.
                 if !is_alone {
-                    counter.state.end_credit();
+                    first_hit_window::end_credit(&mut counter.state);
                 }
                 store.merge(counter, now)
             });

@@ -13,7 +13,7 @@
 //! A state of the distant future would displace present counts and deny its key for years; one that
 //! expires too early would be dropped while it still counts.
 
-use tidegate_limiter::engine::State;
+use tidegate_limiter::engine::{State, first_hit_window};
 use tidegate_limiter::policy::Scope;
 use tidegate_limiter::quota::{DRAIN_MAX, WINDOW_MAX};
 use tidegate_limiter::store::{KeyHash, MergeOutcome, StoredCounter};
@@ -60,7 +60,7 @@ impl Replicator {
                 continue;
             }
             count(&self.counters.received, 1);
-            state.end_credit();
+            first_hit_window::end_credit(&mut state);
             match self.store.merge(StoredCounter { key, state, expires }, now) {
                 // The owner forwards the change to its replicas; a replica forwards nothing.
                 MergeOutcome::Merged { changed: true } if will_own(key, &topology) => {

@@ -150,8 +150,9 @@ pub(super) fn take_back(state: &mut State, hits: u64) {
     }
 }
 
-/// Ends what refunds have added to the limit of a window.
-pub(crate) fn end_credit(state: &mut State) {
+/// Ends what refunds have added to the limit of a window. Copies of another node's windows have
+/// none: the node that holds them does not learn of its end, and would admit it again.
+pub fn end_credit(state: &mut State) {
     if let State::FirstHitWindow { opened, used, .. } = *state {
         *state = match used {
             0 => State::Absent,

@@ -192,12 +192,6 @@ impl State {
         32 + parts * bytes
     }
 
-    /// Ends what refunds have added to the limit of a first-hit window. Copies of other nodes have
-    /// none: a node does not learn of its end, and would admit it again.
-    pub fn end_credit(&mut self) {
-        super::first_hit_window::end_credit(self);
-    }
-
     /// Whether it is a first-hit window of which there is nothing but credit.
     pub const fn is_credit(&self) -> bool {
         matches!(self, Self::FirstHitWindow { used: 0, .. })

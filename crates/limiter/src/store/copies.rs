@@ -13,7 +13,7 @@ use super::occupancy::Slots;
 use super::shard::Shard;
 use super::sharded::Store;
 use super::slot::{Meta, Slot};
-use crate::engine::State;
+use crate::engine::{State, first_hit_window};
 use crate::units::Timestamp;
 
 /// Slots that one step of a scan looks at, under one lock.
@@ -99,7 +99,7 @@ impl Store {
     }
 
     /// One bounded step of a scan that ends the credit of all counters that `is_included` selects
-    /// ([`State::end_credit`]): those that another node decides from now on.
+    /// ([`first_hit_window::end_credit`]): those that another node decides from now on.
     pub fn end_credits(
         &self,
         from: Cursor,
@@ -107,7 +107,7 @@ impl Store {
     ) -> Option<Cursor> {
         self.scan_step(from, usize::MAX, &mut Vec::new(), |slot| {
             if is_included(slot.key) {
-                slot.state.end_credit();
+                first_hit_window::end_credit(&mut slot.state);
             }
             false
         })
