@@ -212,7 +212,7 @@ fn in_time(url: &str, answer: Option<Response<Bytes>>) -> Result<Response<Bytes>
 
 /// The token in a file that only this user and its group can read.
 pub(super) fn read_token(path: &Path) -> Result<String, Failure> {
-    let text = pki::read_secret_text(path, || MAKE_TOKEN.to_owned())?;
+    let text = pki::read_secret_argument(path, || MAKE_TOKEN.to_owned())?;
     Ok(text.trim().to_owned())
 }
 

@@ -183,7 +183,7 @@ fn text(args: &Args) -> Result<String, Failure> {
     match (&args.token, &args.token_file) {
         (Some(token), _) => Ok(token.clone()),
         (None, Some(file)) => {
-            Ok(pki::read_secret_text(file, || "tidegate ca token --node NODE".to_owned())?)
+            Ok(pki::read_secret_argument(file, || "tidegate ca token --node NODE".to_owned())?)
         }
         (None, None) => Err(UserError::new("no token", "give --token or --token-file").into()),
     }

@@ -72,6 +72,10 @@ async fn a_token_that_reads_shows_everything_and_orders_nothing() {
         }
         command.output().unwrap()
     };
+    // From a secret store, without a file.
+    let piped = format!("{TIDEGATE} status --url {url} --token-file <(cat {})", reads.display());
+    let piped = Command::new("bash").args(["-c", &piped]).output().unwrap();
+    assert!(piped.status.success(), "{piped:?}");
     let shows: [&[&str]; 3] = [&["status"], &["members"], &["key", "show", "demo", "user=ann"]];
     for arguments in shows {
         for token in [&reads, &writes] {

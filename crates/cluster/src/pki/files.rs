@@ -391,7 +391,7 @@ fn write(path: &Path, text: &str, mode: u32, overwrite: Overwrite) -> Result<(),
 /// Reads a text file of at most [`FILE_BYTES_MAX`]. `create` is the command that creates it, for
 /// the error.
 pub(super) fn read_text(path: &Path, create: impl Fn() -> String) -> Result<String, Error> {
-    read(path, create, false)
+    read(path, create, open_regular, false)
 }
 
 /// Like [`read_text`], and refuses a file that users other than owner and group can access.
@@ -400,17 +400,31 @@ pub(super) fn read_text(path: &Path, create: impl Fn() -> String) -> Result<Stri
 ///
 /// It cannot be read, is too long, no UTF-8, or others can read it.
 pub fn read_secret_text(path: &Path, create: impl Fn() -> String) -> Result<String, Error> {
-    read(path, create, true)
+    read(path, create, open_regular, true)
 }
 
-fn read(path: &Path, create: impl Fn() -> String, is_secret: bool) -> Result<String, Error> {
+/// As [`read_secret_text`], of a command, which may be given a pipe: `--token-file <(...)`.
+///
+/// # Errors
+///
+/// As [`read_secret_text`].
+pub fn read_secret_argument(path: &Path, create: impl Fn() -> String) -> Result<String, Error> {
+    read(path, create, |path| File::open(path), true)
+}
+
+fn read(
+    path: &Path,
+    create: impl Fn() -> String,
+    open: impl Fn(&Path) -> io::Result<File>,
+    is_secret: bool,
+) -> Result<String, Error> {
     let unreadable = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => {
             Error::of(path, format_args!("no such file; make it with `{}`", create()))
         }
         _ => Error::of(path, format_args!("{source}; let the user that runs the node read it")),
     };
-    let file = open_regular(path).map_err(unreadable)?;
+    let file = open(path).map_err(unreadable)?;
     // The mode of the open file, so that the file checked is the file read.
     let mode = file.metadata().map_err(unreadable)?.permissions().mode();
     if is_secret && mode & 0o007 != 0 {
