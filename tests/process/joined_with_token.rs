@@ -220,7 +220,6 @@ async fn days_of_signer(node: &Node, expected: u64) {
     until(&format!("the signer lasts for {expected} days"), PATIENCE, condition).await;
 }
 
-/// Three nodes, of which the first signs, and the address at which it does.
 /// Also one whose certificate was none of a signer when it started.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_renews_a_certificate_that_replaced_another_one() {
@@ -234,6 +233,7 @@ async fn a_node_renews_a_certificate_that_replaced_another_one() {
     cluster.nodes[1].logged("renewed this node's certificate", 1).await;
 }
 
+/// Three nodes, of which the first signs, and the address at which it does.
 async fn signing(sets: &[&str]) -> (Cluster, String) {
     let mut cluster = Cluster::start(TIDEGATE, OPTIONS).await;
     let pki = cluster.dir.path().join("pki");

@@ -67,12 +67,12 @@ async fn a_change_on_disk_applies_within_two_seconds_and_disagreement_is_reporte
     until("its rules are right again", APPLIES_WITHIN, is_ok).await;
 }
 
-/// Nothing is read from a pipe before somebody writes to it.
+/// A read of a pipe would block until there is a writer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pipe_in_place_of_a_file_is_reported_and_holds_up_no_stop() {
     let mut cluster = Cluster::three(TIDEGATE, &rules(10)).await;
     let certificate = cluster.dir.path().join("pki/n1.pem");
-    let node = &mut cluster.nodes[0];
+    let node = &cluster.nodes[0];
     let rules_path = node.dir.join("rules");
     for path in [&rules_path, &certificate] {
         fs::rename(path, path.with_extension("aside")).unwrap();
@@ -86,8 +86,9 @@ async fn a_pipe_in_place_of_a_file_is_reported_and_holds_up_no_stop() {
     }
     node.logged("the files of [tls] are in use again", 1).await;
     node.write_rules(&rules(20));
+    applies(&cluster, node, "20").await;
     node.terminate();
-    assert_eq!(node.exit_code(Duration::from_secs(30)).await, Some(0));
+    assert_eq!(cluster.nodes[0].exit_code(Duration::from_secs(30)).await, Some(0));
 }
 
 async fn applies(cluster: &Cluster, node: &Node, expected: &str) {
