@@ -154,7 +154,7 @@ impl Watcher {
 fn read(options: &Options, current: &Book) -> (u128, Result<Vec<Source>, Error>) {
     let Options { path, may_be_missing, .. } = options;
     let is_missing = || *may_be_missing && path.try_exists().is_ok_and(|exists| !exists);
-    // A pipe would block this thread until somebody writes.
+    // A pipe would block this thread until there is a writer.
     let is_readable = |it: fs::Metadata| it.is_dir() || it.is_file();
     let read = if is_missing() {
         Ok(Vec::new())

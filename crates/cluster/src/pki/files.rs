@@ -441,7 +441,7 @@ fn read(
 /// # Errors
 ///
 /// As [`File::open`], and for what is no regular file: a pipe would block the thread that reads it
-/// until somebody writes.
+/// until there is a writer.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));

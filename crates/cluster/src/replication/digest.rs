@@ -103,6 +103,7 @@ pub(super) fn segment(key: KeyHash) -> u16 {
 
 /// What a key adds to the sum of its segment; the same on every node.
 pub(super) fn fingerprint(key: KeyHash, state: &State, expires: Timestamp) -> u64 {
+    // Copies have no credit.
     if state.is_credit() {
         return 0;
     }

@@ -454,7 +454,7 @@ impl Shard {
         let is_cut = window.is_some_and(|it| params.hits.charge() > 0 && it.is_cut(slot));
         record_charge(slot, queues, quota, params, &verdict);
         if is_cut {
-            queues.note_cut(*key);
+            queues.note_ended(*key);
         }
         if params.refines && may_refine(&slot.state, &verdict) {
             self.refine(counter, params.now);

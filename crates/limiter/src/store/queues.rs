@@ -101,20 +101,18 @@ impl Queues {
     /// Marks a key as changed since the last snapshot. One of which nothing is left, as all of it
     /// was given back, is noted: its slot may be gone before the next one.
     pub(super) fn enqueue_snapshot(&mut self, slot: &mut Slot) {
-        if let Some(ended) = &mut self.ended
-            && slot.key.is_long()
-        {
+        if self.is_snapshotted() && slot.key.is_long() {
             slot.meta.raise(Meta::UNSAVED);
-            if matches!(slot.state, State::Absent) && ended.len() < ENDED_MAX {
-                ended.insert(slot.key);
+            if matches!(slot.state, State::Absent) {
+                self.note_ended(slot.key);
             }
         }
     }
 
-    /// Notes a key whose window ends earlier than the last snapshot has it: the one that is written
-    /// next may be over by then.
+    /// Notes a key that ends earlier than the last snapshot has it: when the next one is written,
+    /// it may have expired.
     #[cold]
-    pub(super) fn note_cut(&mut self, key: KeyHash) {
+    pub(super) fn note_ended(&mut self, key: KeyHash) {
         if let Some(ended) = &mut self.ended
             && key.is_long()
             && ended.len() < ENDED_MAX
