@@ -200,7 +200,8 @@ impl Table<'_> {
 
     async fn write(&mut self, document: &Value) -> Result<(), Error> {
         if self.options.dry_run {
-            writeln!(self.out, "{document}")?;
+            // In one piece: a reader beside it finds whole lines.
+            self.out.write_all(format!("{document}\n").as_bytes())?;
             return Ok(self.out.flush()?);
         }
         Ok(nft::apply(&self.options.nft, document).await?)

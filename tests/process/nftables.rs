@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tidegate::admin::{BlockedReport, BlockedSource};
 use tidegate_testkit::network;
 use tidegate_testkit::process::Process;
-use tidegate_testkit::wait::{eventually, until};
+use tidegate_testkit::wait::{eventually, until, whole_lines};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
@@ -365,8 +365,7 @@ async fn a_dry_run_prints_the_transactions() {
     let log = dir.path().join("log");
     let _process = Process::spawn("exporter", &mut command, &log);
     let lines = || -> Vec<Value> {
-        let text = fs::read_to_string(&log).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        whole_lines(&log).iter().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
     eventually("the first transaction", WITHIN, || !lines().is_empty()).await;
     node.names(&["203.0.113.8"], Duration::from_secs(600));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::ports;
 use crate::process::{Cluster, Process};
-use crate::wait::until;
+use crate::wait::{until, whole_lines};
 
 /// A running nginx.
 pub struct Nginx {
@@ -64,9 +64,9 @@ impl Nginx {
     /// `count` of them: a line is written after the response is sent.
     pub async fn requests(&self, count: usize, is_meant: impl Fn(&str) -> bool) -> Vec<Request> {
         let complete = async || {
-            let log = fs::read_to_string(&self.access).unwrap();
-            let whole_lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-            let requests = whole_lines.map(parse).filter(|request| is_meant(&request.user));
+            let lines = whole_lines(&self.access);
+            let requests =
+                lines.iter().map(|line| parse(line)).filter(|request| is_meant(&request.user));
             let requests: Vec<Request> = requests.collect();
             if requests.len() == count { Ok(requests) } else { Err(requests.len().to_string()) }
         };

@@ -1,6 +1,8 @@
 //! Waiting for a condition, never for a time.
 
+use std::path::Path;
 use std::time::Duration;
+use std::{fs, io};
 
 use tokio::time::Instant;
 
@@ -45,4 +47,15 @@ pub async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
         panic!("{what}: not within {HANGS_AFTER:?}");
     };
     value
+}
+
+/// The lines of a file that a process writes: not the last one as long as it has no end. None
+/// without the file.
+pub fn whole_lines(file: &Path) -> Vec<String> {
+    let text = match fs::read_to_string(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        read => read.unwrap(),
+    };
+    text.rsplit_once('\n')
+        .map_or_else(Vec::new, |(whole, _)| whole.lines().map(str::to_owned).collect())
 }

@@ -8,7 +8,7 @@ use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::units::Span;
 
 use serde_json::Value;
-use tidegate_testkit::wait::until;
+use tidegate_testkit::wait::{until, whole_lines};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -18,16 +18,11 @@ use super::support::{OK, RawApp, domain, proxy};
 /// The lines of the file, once there are `count` of them.
 async fn lines(path: &Path, count: usize) -> Vec<Value> {
     let read = async || {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let lines: Vec<&str> = text.split_inclusive('\n').collect();
-        match lines.len() {
-            found if found == count => Ok(text.lines().map(serde_json::from_str).collect()),
-            found => Err(format!("{found} lines: {text}")),
-        }
+        let lines = whole_lines(path);
+        if lines.len() == count { Ok(lines) } else { Err(format!("{lines:?}")) }
     };
-    let (lines, _): (Result<Vec<Value>, _>, _) =
-        until("lines", Duration::from_secs(10), read).await;
-    lines.expect("JSON")
+    let (lines, _) = until("lines", Duration::from_secs(10), read).await;
+    lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
 #[tokio::test]

@@ -1,6 +1,5 @@
 //! The requests at a server, limited by its response times.
 
-use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use serde_json::Value;
 use tidegate_testkit::http_client::Http;
-use tidegate_testkit::wait::{eventually, until};
+use tidegate_testkit::wait::{eventually, until, whole_lines};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -115,10 +114,9 @@ async fn one_more_than_the_limit_of_a_server_is_answered_503() {
 
     // The rule let them pass.
     let logged = async || {
-        let log = fs::read_to_string(&path).unwrap_or_default();
-        let lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        let lines = whole_lines(&path);
         let lines: Vec<Value> =
-            lines.map(|line| serde_json::from_str(line).expect("JSON")).collect();
+            lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
         let refused = lines.iter().filter(|line| line["failure"] == "overloaded");
         let are_allowed = refused.clone().all(|line| line["verdict"] == "allowed");
         if refused.count() >= 3 && are_allowed { Ok(()) } else { Err(format!("{lines:?}")) }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Collected, Full};
 use hyper::body::Incoming;
-use tidegate_testkit::wait::until;
+use tidegate_testkit::wait::{until, whole_lines};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, mpsc};
@@ -94,8 +94,7 @@ async fn a_response_that_breaks_off_is_a_failure() {
     let mut rest = Vec::new();
     in_time("it is cut off", stream.read_to_end(&mut rest)).await.expect("an end");
     let line = until("a line", Duration::from_secs(10), async || {
-        let text = std::fs::read_to_string(&path).unwrap_or_default();
-        if text.ends_with('\n') { Ok(text) } else { Err(text) }
+        whole_lines(&path).pop().ok_or_else(|| "none".to_owned())
     });
     let (line, _) = line.await;
     assert!(line.contains("\"status\":200") && line.contains("\"failure\":\"broken\""), "{line}");
