@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::access::{Access, Tokens};
 use crate::config::{Admin, UserError};
-use crate::front::tls::RELOAD_INTERVAL;
+use crate::reload::files::{RELOAD_INTERVAL, read_again};
 
 /// Lengths of a token: none that can be guessed, one that fits a header.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -67,12 +67,10 @@ impl Reloader {
     pub async fn run(mut self, stop: CancellationToken) {
         while stop.run_until_cancelled(tokio::time::sleep(RELOAD_INTERVAL)).await.is_some() {
             let files = self.files.clone();
-            let reading = tokio::task::spawn_blocking(move || files.read());
-            match stop.run_until_cancelled(reading).await {
-                None => return,
-                Some(Ok(read)) => self.apply(read.map_err(|error| error.to_string())),
-                Some(Err(_)) => {}
-            }
+            let path = files.write.as_ref().or(files.read.as_ref()).cloned().unwrap_or_default();
+            let reading = read_again(&path, move || files.read());
+            let Some(read) = stop.run_until_cancelled(reading).await else { return };
+            self.apply(read.and_then(|read| read.map_err(|error| error.to_string())));
         }
     }
 

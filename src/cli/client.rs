@@ -236,7 +236,12 @@ fn ask_within(
     };
     let problem = match run() {
         Ok(Ok(Ok(response))) => return Ok(Some(response)),
-        Ok(Ok(Err(problem))) => problem,
+        Ok(Ok(Err(NoResponse { problem, was_sent: true }))) => {
+            let fix = "see with `tidegate status` and in its log whether the node runs; it may have \
+                       done what it was asked for";
+            return Err(UserError::new(format!("{url}: no response: {problem}"), fix).into());
+        }
+        Ok(Ok(Err(NoResponse { problem, was_sent: false }))) => problem,
         Ok(Err(_)) => return Ok(None),
         Err(error) => error.to_string(),
     };
@@ -263,14 +268,23 @@ pub(super) fn parse(url: &str) -> Result<Uri, Failure> {
         })
 }
 
-/// The error is that of the system.
+struct NoResponse {
+    /// What the system says.
+    problem: String,
+    /// Whether there was a connection.
+    was_sent: bool,
+}
+
 async fn exchange(
     client: &NodeClient<Full<Bytes>>,
     request: Request<Full<Bytes>>,
-) -> Result<Response<Bytes>, String> {
-    let response = client.request(request).await.map_err(|error| innermost(&error))?;
+) -> Result<Response<Bytes>, NoResponse> {
+    let response = client.request(request).await.map_err(|error| NoResponse {
+        problem: innermost(&error),
+        was_sent: !error.is_connect(),
+    })?;
     let (head, body) = response.into_parts();
     let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-    let body = body.map_err(|error| innermost(&*error))?;
+    let body = body.map_err(|error| NoResponse { problem: innermost(&*error), was_sent: true })?;
     Ok(Response::from_parts(head, body.to_bytes()))
 }

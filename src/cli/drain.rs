@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
         writeln!(out, "draining")?;
         return Ok(true);
     }
-    writeln!(out, "draining; waiting until the node has exited")?;
+    writeln!(out, "waiting until the node has drained and exited")?;
     out.flush()?;
     let timeout = Duration::from_secs(args.timeout.into());
     let waited = args.listener.order_and_wait("/drain?wait=true", timeout)?;

@@ -28,9 +28,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::stats::ListenerStats;
 use crate::config::{TlsFiles, UserError};
+use crate::reload::files::{RELOAD_INTERVAL, read_again};
 
-/// How often the files are read; the longest time until a change takes effect.
-pub const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 /// Largest file. The authorities of a whole operating system take some 200 KiB.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -160,18 +159,14 @@ impl Reloader {
     pub async fn run(mut self, stop: CancellationToken) {
         while stop.run_until_cancelled(tokio::time::sleep(RELOAD_INTERVAL)).await.is_some() {
             let files = self.files.clone();
-            let reading = tokio::task::spawn_blocking(move || files.read());
-            match stop.run_until_cancelled(reading).await {
-                None => return,
-                Some(Ok(read)) => self.apply(read),
-                Some(Err(_)) => {}
-            }
+            let reading = read_again(&self.files.cert, move || files.read());
+            let Some(read) = stop.run_until_cancelled(reading).await else { return };
+            self.apply(read.and_then(|read| read.map_err(|error| error.to_string())));
         }
     }
 
     /// Applies what was read, unless it is unchanged.
-    fn apply(&mut self, read: Result<Contents, Error>) {
-        let read = read.map_err(|error| error.to_string());
+    fn apply(&mut self, read: Result<Contents, String>) {
         if read == self.last {
             return;
         }

@@ -10,7 +10,6 @@
 //! fit together in between.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate_cluster::environment::Clock;
@@ -21,8 +20,8 @@ use tidegate_limiter::units::{Span, Timestamp};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-/// How often the files are read; the longest time until a change takes effect.
-pub const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
+use super::files::{RELOAD_INTERVAL, read_again};
+
 /// How often the log names a certificate that is to be renewed.
 const REMINDER_INTERVAL: Span = Span::from_secs(86_400);
 
@@ -66,13 +65,12 @@ impl Watcher {
         let (mut problem_before, mut reminded) = (None, None);
         while stop.run_until_cancelled(sleep(RELOAD_INTERVAL)).await.is_some() {
             let (tls, now, current) = (self.tls.clone(), self.clock.system(), self.mesh.identity());
+            let path = tls.cert.clone().unwrap_or_default();
             let load = move || pki::load(&tls, current.bearer(), now);
-            let loading = tokio::task::spawn_blocking(load);
-            let read = match stop.run_until_cancelled(loading).await {
-                None => return,
-                Some(Ok(read)) => read.map_err(|error| error.to_string()),
-                Some(Err(panicked)) => Err(format!("the loader failed: {panicked}")),
+            let Some(read) = stop.run_until_cancelled(read_again(&path, load)).await else {
+                return;
             };
+            let read = read.and_then(|read| read.map_err(|error| error.to_string()));
             let outcome = read.and_then(|identity| self.apply(identity));
             let problem = outcome.err();
             if problem.is_none() || problem == problem_before {

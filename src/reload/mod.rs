@@ -3,4 +3,5 @@
 
 pub mod certificates;
 pub mod current;
+pub mod files;
 pub mod watch;

@@ -30,6 +30,8 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use super::files::read_again;
+
 /// What is watched and how.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -125,7 +127,7 @@ impl Watcher {
         let options = self.options.clone();
         let current = self.handle.book();
         let digest_before = self.digest;
-        let reading = tokio::task::spawn_blocking(move || {
+        let reading = read_again(&self.options.path, move || {
             let (digest, sources) = read(&options, &current);
             let book = || {
                 let mut book = load::parse(&sources?, &options.load)?;
@@ -142,7 +144,7 @@ impl Watcher {
                 true
             }
             Err(panicked) => {
-                self.handle.finish_load(Err(format!("the loader failed: {panicked}")));
+                self.handle.finish_load(Err(panicked));
                 true
             }
         }

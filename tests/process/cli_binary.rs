@@ -1,6 +1,6 @@
 //! The command line: exit codes, one line on standard error, help, files.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
@@ -392,7 +392,7 @@ fn drain_ends_with_what_was_handed_over() {
     for ((head, body), code, last) in rows {
         let node = Fake::start(head, body);
         let run = tidegate(&["drain", "--url", &node.url]);
-        let lines = format!("draining; waiting until the node has exited\n{last}\n");
+        let lines = format!("waiting until the node has drained and exited\n{last}\n");
         assert_eq!((run.code, run.stdout), (code, lines));
         assert_eq!(node.request().0, "POST /drain?wait=true HTTP/1.1");
     }
@@ -405,8 +405,23 @@ fn a_drain_that_takes_too_long_is_said_to_go_on() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     let run = tidegate(&["drain", "--timeout", "1", "--url", &url]);
     let last = "still running after 1 s; see `tidegate status`";
-    let lines = format!("draining; waiting until the node has exited\n{last}\n");
+    let lines = format!("waiting until the node has drained and exited\n{last}\n");
     assert_eq!((run.code, run.stdout), (1, lines));
+}
+
+#[test]
+fn a_node_that_is_killed_while_it_drains_is_not_said_to_be_unreachable() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let node = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 10]).unwrap();
+    });
+    let run = tidegate(&["drain", "--url", &url]);
+    node.join().unwrap();
+    assert_eq!(run.code, 2);
+    assert!(run.stderr.contains("no response: "), "{}", run.stderr);
+    assert!(run.stderr.contains("see with `tidegate status` and in its log"), "{}", run.stderr);
 }
 
 #[test]

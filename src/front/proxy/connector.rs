@@ -32,7 +32,8 @@ use tokio_util::either::Either;
 use tower::Service;
 
 use crate::config::{Proxy, UserError};
-use crate::front::tls::{self, RELOAD_INTERVAL};
+use crate::front::tls;
+use crate::reload::files::{RELOAD_INTERVAL, read_again};
 
 /// The versions of HTTP, as names of ALPN.
 pub(super) const HTTP1: &[u8] = b"http/1.1";
@@ -100,22 +101,29 @@ impl ServerTls {
     /// Reads the file again and again.
     pub(super) async fn reload(&self) {
         let Some(file) = &self.file else { return std::future::pending().await };
+        let mut problem_before = None;
         loop {
             tokio::time::sleep(RELOAD_INTERVAL).await;
             let path = file.clone();
-            let reading = tokio::task::spawn_blocking(move || tls::roots(&path));
-            let Ok(read) = reading.await else { continue };
-            match read {
+            let read = read_again(file, move || tls::roots(&path)).await;
+            let mut problem = None;
+            match read.and_then(|read| read.map_err(|error| error.to_string())) {
                 Ok(roots) if roots.roots == self.roots.load().roots => {}
                 Ok(roots) => {
                     self.roots.store(Arc::new(roots));
                     tracing::info!(file = %file.display(), "reloaded the authorities of servers");
                 }
-                Err(error) => tracing::error!(
+                Err(error) => problem = Some(error),
+            }
+            if problem != problem_before
+                && let Some(error) = &problem
+            {
+                tracing::error!(
                     %error,
                     "failed to reload proxy.upstream_ca; the previous authorities are kept"
-                ),
+                );
             }
+            problem_before = problem;
         }
     }
 

@@ -156,7 +156,7 @@ impl Site {
 
     /// Waits until the files were looked at once more.
     async fn looked_at(&self) {
-        tokio::time::sleep(tidegate::front::tls::RELOAD_INTERVAL * 3 / 2).await;
+        tokio::time::sleep(tidegate::reload::files::RELOAD_INTERVAL * 3 / 2).await;
     }
 
     fn client(
