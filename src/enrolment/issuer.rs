@@ -15,8 +15,8 @@ use tidegate_cluster::environment::{Clock, Entropy};
 use tidegate_cluster::mesh::wire::Reply;
 use tidegate_cluster::mesh::{Mesh, Peer};
 use tidegate_cluster::pki::{
-    self, BACKDATED, Bearer, JoinToken, Revocations, SignError, Signer, TOKEN_SECRET_BYTES,
-    Validity,
+    self, BACKDATED, Bearer, Identity, JoinToken, Revocations, SignError, Signer,
+    TOKEN_SECRET_BYTES, Validity,
 };
 use tidegate_cluster::revocations::accepts_orders;
 use tidegate_limiter::units::{Span, Timestamp};
@@ -109,11 +109,10 @@ impl Issuer {
         // A token that cannot be used is found out here, and not on the new machine.
         let trial = pki::NewKey::generate().and_then(|key| key.request());
         let trial = trial.map_err(|error| Refused::Here(error.to_string()))?;
-        let revoked = self.revoked(bearer.node);
-        self.sign(&trial, bearer, revoked)?;
+        let (now, revoked) = (self.clock.system(), self.revoked(bearer.node));
+        self.sign(&trial, bearer, self.admission(now, revoked))?;
         let mut secret = [0; TOKEN_SECRET_BYTES];
         self.entropy.fill(&mut secret).map_err(|error| Refused::Here(error.to_string()))?;
-        let now = self.clock.system();
         if !self.tokens.lock().add(sha256(&secret), bearer, revoked, now.plus(ttl), now) {
             return Err(Refused::Here(format!(
                 "{TOKENS_MAX} tokens wait to be used; wait until some have expired"
@@ -148,8 +147,8 @@ impl Issuer {
         let mut tokens = self.tokens.lock();
         let revoked = |node: &str| self.revoked(node);
         let bearer = tokens.check(&secret, &of_request, revoked, self.clock.system());
-        let (bearer, revoked) = bearer.map_err(|refused: TokenRefused| asker(&refused))?;
-        let enrolled = self.enrolled(bearer, revoked, request)?;
+        let (bearer, made, revoked) = bearer.map_err(|refused: TokenRefused| asker(&refused))?;
+        let enrolled = self.enrolled(bearer, self.admission(made, revoked), request)?;
         tokens.used(&secret, of_request);
         Ok(enrolled)
     }
@@ -159,26 +158,35 @@ impl Issuer {
         NodeId::new(node).ok().and_then(|node| self.mesh.revocations.until(&node))
     }
 
+    /// When a node was admitted that was allowed at `at` to have its first certificate, and was
+    /// revoked until then at that time: no later than such a certificate begins.
+    fn admission(&self, at: Timestamp, revoked: Option<Timestamp>) -> Timestamp {
+        let after = revoked.map(Revocations::after).unwrap_or_default();
+        validity(self.valid_for, at).not_before.max(after)
+    }
+
     /// A pod may join as often as it starts.
     fn enrol_pod(&self, token: &str, node: &str, request: &[u8]) -> Result<Enrolled, Refused> {
-        let revoked = self.revoked(node);
+        // A revocation from now on is later, and refuses it.
+        let (now, revoked) = (self.clock.system(), self.revoked(node));
         let (account, keys) = self.service_account.as_ref().ok_or_else(|| {
             Refused::Asker("no pods join here: join.service_account is not set".to_owned())
         })?;
         let keys = read_keys(keys)
             .map_err(|error| Refused::Here(format!("join.service_account_keys: {error}")))?;
-        account.check(token, node, &keys, self.clock.system()).map_err(|error| asker(&error))?;
+        account.check(token, node, &keys, now).map_err(|error| asker(&error))?;
         let identity = self.mesh.identity();
-        self.enrolled(Bearer::core(node, &identity.region), revoked, request)
+        let admitted = self.admission(now, revoked);
+        self.enrolled(Bearer::core(node, &identity.region), admitted, request)
     }
 
     fn enrolled(
         &self,
         bearer: Bearer<'_>,
-        revoked: Option<Timestamp>,
+        admitted: Timestamp,
         request: &[u8],
     ) -> Result<Enrolled, Refused> {
-        let certificate = self.sign(request, bearer, revoked)?;
+        let certificate = self.sign(request, bearer, admitted)?;
         let identity = self.mesh.identity();
         let secrets = std::iter::once(&identity.secret).chain(&identity.other_secrets);
         Ok(Enrolled {
@@ -199,29 +207,31 @@ impl Issuer {
         from: &Peer,
         request: Vec<u8>,
     ) -> BoxFuture<'static, Reply> {
-        let revoked = issuer.and_then(|issuer| issuer.revoked(from.id.as_str()));
         // A peer that is not accepted yet asks again.
         let issuer = issuer.filter(|issuer| accepts_orders(from, &issuer.mesh));
-        let Some(issuer) = issuer.cloned() else {
+        let admitted = issuer.and_then(|issuer| issuer.mesh.admitted_at(&from.id));
+        let (Some(issuer), Some(admitted)) = (issuer.cloned(), admitted) else {
             return ready(Reply::Certificate(Vec::new())).boxed();
         };
         let (node, region, role) = (from.id.clone(), from.region.clone(), from.role);
         let sign = move || {
             let bearer = Bearer { node: node.as_str(), region: &region, role };
-            issuer.renew(bearer, revoked, &request)
+            issuer.renew(bearer, admitted, &request)
         };
         let signing = tokio::task::spawn_blocking(sign);
         async move { Reply::Certificate(signing.await.unwrap_or_default()) }.boxed()
     }
 
-    /// Signs another certificate for this node; empty if it cannot, for the reason in the log.
-    pub fn renew_own(&self, bearer: Bearer<'_>, request: &[u8]) -> Vec<u8> {
-        self.renew(bearer, self.revoked(bearer.node), request)
+    /// Signs another certificate for this node in place of `identity`; empty if it cannot, for the
+    /// reason in the log.
+    pub fn renew_own(&self, identity: &Identity, request: &[u8]) -> Vec<u8> {
+        let admitted = identity.chain.first().and_then(pki::admitted_at).unwrap_or_default();
+        self.renew(identity.bearer(), admitted, request)
     }
 
-    fn renew(&self, bearer: Bearer<'_>, revoked: Option<Timestamp>, request: &[u8]) -> Vec<u8> {
+    fn renew(&self, bearer: Bearer<'_>, admitted: Timestamp, request: &[u8]) -> Vec<u8> {
         let node = bearer.node;
-        match self.sign(request, bearer, revoked) {
+        match self.sign(request, bearer, admitted) {
             Ok(certificate) => {
                 tracing::info!(target: AUDIT, node, "renewed the certificate of a node");
                 certificate.into_bytes()
@@ -233,21 +243,24 @@ impl Issuer {
         }
     }
 
-    /// The certificate and those up to the authority, as PEM. `revoked` is until when the bearer
-    /// was revoked when it was found that it may have one: a later revocation refuses it.
+    /// The certificate and those up to the authority, as PEM, for a node that was `admitted` then.
     fn sign(
         &self,
         request: &[u8],
         bearer: Bearer<'_>,
-        revoked: Option<Timestamp>,
+        admitted: Timestamp,
     ) -> Result<String, Refused> {
+        let revoked = self.revoked(bearer.node);
+        if revoked.is_some_and(|until| admitted <= until) {
+            return Err(Refused::Asker("the node is revoked".to_owned()));
+        }
         let signer = self.signer().map_err(|error| Refused::Here(error.to_string()))?;
         let now = self.clock.system();
-        // It must begin after a revocation of the node, which would refuse it.
+        // Nodes of an earlier version compare a revocation with when it begins.
         let after = revoked.map(Revocations::after).unwrap_or_default();
         let validity = validity(self.valid_for, now);
         let validity = Validity { not_before: validity.not_before.max(after), ..validity };
-        let signed = signer.sign(request, bearer, validity, now.max(validity.not_before));
+        let signed = signer.sign(request, bearer, admitted, validity, now.max(validity.not_before));
         signed.map(|chain| pki::to_pem(&chain)).map_err(|error| match error {
             SignError::Request(_) => Refused::Asker(error.to_string()),
             SignError::Refused(_) => Refused::Here(error.to_string()),

@@ -86,7 +86,7 @@ impl Renewal {
     ) -> Result<(String, String), String> {
         if let Some(issuer) = self.issuer.clone() {
             let (own, node) = (identity.clone(), identity.node.clone());
-            let sign = move || issuer.renew_own(own.bearer(), &request);
+            let sign = move || issuer.renew_own(&own, &request);
             let signed = tokio::task::spawn_blocking(sign).await.unwrap_or_default();
             return text(signed)
                 .map(|cert| (node, cert))

@@ -29,6 +29,8 @@ struct Token {
     node: String,
     region: String,
     role: Role,
+    /// When it was made, and until when it works.
+    made: Timestamp,
     until: Timestamp,
     /// Until when the node was revoked when the token was made.
     revoked: Option<Timestamp>,
@@ -71,19 +73,22 @@ impl Tokens {
         }
         let Bearer { node, region, role } = bearer;
         let (node, region) = (node.to_owned(), region.to_owned());
-        self.0.insert(secret, Token { node, region, role, until, revoked, used_for: None });
+        self.0.insert(
+            secret,
+            Token { node, region, role, made: now, until, revoked, used_for: None },
+        );
         true
     }
 
-    /// For whom the token is, if it is good for this signing request at `now`, and until when that
-    /// node is revoked, as `revoked` says.
+    /// For whom the token is, if it is good for this signing request at `now`, when it was made,
+    /// and until when that node is revoked, as `revoked` says.
     pub(super) fn check(
         &self,
         secret: &Digest,
         request: &Digest,
         revoked: impl FnOnce(&str) -> Option<Timestamp>,
         now: Timestamp,
-    ) -> Result<(Bearer<'_>, Option<Timestamp>), Refused> {
+    ) -> Result<(Bearer<'_>, Timestamp, Option<Timestamp>), Refused> {
         let token = self.0.get(secret).ok_or(Refused::Unknown)?;
         if token.used_for.is_some_and(|used_for| used_for != *request) {
             return Err(Refused::Used);
@@ -95,7 +100,7 @@ impl Tokens {
             return Err(Refused::Revoked);
         }
         let bearer = Bearer { node: &token.node, region: &token.region, role: token.role };
-        Ok((bearer, token.revoked))
+        Ok((bearer, token.made, token.revoked))
     }
 
     /// The token is good for this signing request alone from now on.
@@ -123,7 +128,7 @@ mod tests {
         request: &Digest,
         now: Timestamp,
     ) -> Result<Bearer<'t>, Refused> {
-        tokens.check(secret, request, |_| None, now).map(|(bearer, _)| bearer)
+        tokens.check(secret, request, |_| None, now).map(|(bearer, ..)| bearer)
     }
 
     const fn at(secs: u64) -> Timestamp {

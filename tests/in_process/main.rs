@@ -35,6 +35,7 @@ mod rls_golden;
 mod rls_semantics;
 mod rules_cli;
 mod rules_reload;
+mod signer;
 mod stats_export;
 mod storage;
 mod wire_compat;

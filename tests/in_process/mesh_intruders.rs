@@ -107,7 +107,7 @@ async fn a_certificate_of_another_region_is_refused() {
     honest.shuts_out(identity, |_| {}).await;
 }
 
-/// By the clock of the node that is asked, the certificate begins later than now. The others that
+/// By the clock of the node that is asked, the certificate is of later than now. The others that
 /// are connected with it do not confirm that it is revoked before it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revocation_by_a_clock_that_is_behind_reaches_the_certificate_in_use() {
@@ -118,15 +118,15 @@ async fn a_revocation_by_a_clock_that_is_behind_reaches_the_certificate_in_use()
         eventually("two peers each", TIMEOUT, || mesh(at).peers().len() == 2).await;
     }
     let revoked = NodeId::new("c").unwrap();
-    let begins = mesh(0).certificate_begins(&revoked).unwrap();
-    let at = begins.minus(Span::from_secs(7_200));
+    let admitted = mesh(0).admitted_at(&revoked).unwrap();
+    let at = admitted.minus(Span::from_secs(7_200));
     let revocation = Revocation { node: revoked.clone(), at };
     assert!(mesh(0).revocations.merge([revocation.clone()], at));
     let announced = revocations::announce(&revocation, mesh(0)).await;
     assert_eq!(announced.confirmed, [NodeId::new("b").unwrap()], "the revoked node need not");
     assert_eq!(announced.missed, []);
     for at in 0..2 {
-        assert_eq!(mesh(at).revocations.until(&revoked), Some(begins));
+        assert_eq!(mesh(at).revocations.until(&revoked), Some(admitted));
         let is_shut_out = || mesh(at).peer(&revoked).is_none();
         eventually("c is shut out", TIMEOUT, is_shut_out).await;
     }

@@ -105,12 +105,12 @@ fn reply(mesh: &Mesh, from: &Peer, call: RevocationCall) -> Reply {
 /// if it has just started, has received that of two.
 pub fn accepts_orders(from: &Peer, mesh: &Mesh) -> bool {
     mesh.accepted_from(&from.id).is_some()
-        && mesh.revocations.accepts_orders((&from.id, begins(from, mesh)))
+        && mesh.revocations.accepts_orders((&from.id, admitted(from, mesh)))
 }
 
-/// When the certificate begins with which a peer is connected.
-fn begins(peer: &Peer, mesh: &Mesh) -> Timestamp {
-    mesh.certificate_begins(&peer.id).unwrap_or(Timestamp::EPOCH)
+/// When a peer was admitted, by the certificate with which it is connected.
+fn admitted(peer: &Peer, mesh: &Mesh) -> Timestamp {
+    mesh.admitted_at(&peer.id).unwrap_or(Timestamp::EPOCH)
 }
 
 /// Compares with peers until `stop`.
@@ -132,7 +132,7 @@ impl Compared for Revocations {
             _ => return,
         };
         let (now, monotonic) = (time(mesh), mesh.clock.monotonic());
-        self.received((&from.id, begins(from, mesh)), set, now, monotonic);
+        self.received((&from.id, admitted(from, mesh)), set, now, monotonic);
     }
 
     fn look(&self, mesh: &Mesh) {

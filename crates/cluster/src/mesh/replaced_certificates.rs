@@ -52,17 +52,17 @@ impl Mesh {
         peers.iter().chain(edges.iter()).filter(|peer| peer.credentials != current).count()
     }
 
-    /// When the certificate begins with which the node of this name is connected.
-    pub fn certificate_begins(&self, node: &NodeId) -> Option<Timestamp> {
+    /// When the node of this name was admitted, by the certificate with which it is connected.
+    pub fn admitted_at(&self, node: &NodeId) -> Option<Timestamp> {
         let chain = credentials::chain(&self.peer(node)?.connection);
-        pki::begins_at(chain.first()?)
+        pki::admitted_at(chain.first()?)
     }
 
     /// The same of one that no revocation refuses.
     pub(crate) fn accepted_from(&self, node: &NodeId) -> Option<Timestamp> {
-        let begins = self.certificate_begins(node)?;
+        let admitted = self.admitted_at(node)?;
         let until = self.revocations.until(node);
-        until.is_none_or(|until| begins > until).then_some(begins)
+        until.is_none_or(|until| admitted > until).then_some(admitted)
     }
 
     /// Brings the open connections up to date. Never returns.

@@ -78,6 +78,7 @@ pub const MESH_NAME: &str = "mesh.tidegate";
 
 /// What the names of all nodes, regions and roles end in.
 pub(super) const NODES: &str = "node.tidegate";
+const ADMISSIONS: &str = "admitted";
 pub(super) const REGIONS: &str = "region.tidegate";
 pub(super) const ROLES: &str = "role.tidegate";
 
@@ -90,6 +91,18 @@ pub(super) fn node_name(node: &str) -> String {
 /// The name in the certificates of the nodes of `region`.
 pub fn region_name(region: &str) -> String {
     format!("{region}.{REGIONS}")
+}
+
+/// The name of an admission at `at`, in a certificate that was signed later; see
+/// [`admitted_at`](super::admitted_at). It is no node's: those have one label less.
+pub(super) fn admission_name(at: Timestamp) -> String {
+    format!("{}.{ADMISSIONS}.{NODES}", at.as_secs())
+}
+
+/// The time in a name that is that of an admission.
+pub(super) fn admission(name: &str) -> Option<Timestamp> {
+    let secs = name.strip_suffix(NODES)?.strip_suffix('.')?.strip_suffix(ADMISSIONS)?;
+    secs.strip_suffix('.')?.parse().ok().map(Timestamp::from_secs)
 }
 
 /// Certificates begin this long before they are issued, because the clock of a node may be behind

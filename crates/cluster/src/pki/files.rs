@@ -151,7 +151,7 @@ pub fn issue_by_signer(
     let cert = dir.join(SIGNER_CERT);
     let signer = load_signer(&cert, &dir.join(SIGNER_KEY), &authorities, now)?;
     let key = NewKey::generate()?;
-    let chain = signer.sign(&key.request()?, bearer, validity, now);
+    let chain = signer.sign(&key.request()?, bearer, validity.not_before, validity, now);
     let chain = chain.map_err(|error| Error::of(&cert, error))?;
     let issued = Issued { cert_pem: verify::to_pem(&chain), key_pem: key.to_pem() };
     let files = IssuedFiles::of(out, bearer.node);

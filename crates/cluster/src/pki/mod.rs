@@ -46,7 +46,8 @@ pub use revocations::{REVOCATIONS_MAX, Revocations, RevokeError};
 pub use signer::{NewKey, REQUEST_BYTES_MAX, SignError, Signer, request_from_pem};
 pub use token::{JoinToken, NotAToken, PIN_BYTES, TOKEN_SECRET_BYTES, pin};
 pub use verify::{
-    begins_at, names, names_node, to_pem, utc_date, utc_second, verify_node, verify_peer,
+    admitted_at, begins_at, names, names_node, to_pem, utc_date, utc_second, verify_node,
+    verify_peer,
 };
 
 /// Why a certificate was not created or not accepted, in one line: the file, what is wrong with it,

@@ -1,16 +1,17 @@
 //! Certificates that are refused although they are valid: those of a node that was stolen, say.
 //!
-//! A revocation names a node and a time. Every node refuses certificates of that node that begin
-//! until then, and closes connections that use one; a certificate that begins later is accepted, so
-//! the node may join again under its name. A node without connections loses its lease
-//! and is evicted from the cluster map, and its keys move, as after a crash.
+//! A revocation names a node and a time. Every node refuses certificates of that node whose
+//! admission is until then ([`admitted_at`]), and closes connections that use one; one of a later
+//! admission is accepted, so the node may join again under its name. A node without connections
+//! loses its lease and is evicted from the cluster map, and its keys move, as after a crash.
 //!
 //! ```text
-//! refused(cert) = ∃ (node, at):  cert names node  ∧  cert begins ≤ at
+//! refused(cert) = ∃ (node, at):  cert names node  ∧  cert's admission ≤ at
 //! ```
 //!
-//! *Example*: `n4` is revoked at 10:00. Its certificate of last week is refused from then on; one
-//! that is issued at 10:05 and begins at 10:00:01 is not ([`Revocations::issued_after`]).
+//! *Example*: `n4` is revoked at 10:00. Its certificate of last week is refused from then on, and
+//! so is what it is renewed to at 10:05; one that a token of 10:05 is shown for and that begins at
+//! 10:00:01 is not ([`Revocations::issued_after`]).
 //!
 //! All nodes have the same set: of one node the latest time. How it reaches them:
 //! [`revocations`](crate::revocations); what a node that starts accepts: `startup.rs`. It needs
@@ -36,7 +37,7 @@ use tokio::sync::watch;
 
 use super::revocation::Revocation;
 use super::startup::Startup;
-use super::verify::{begins_at, names_node};
+use super::verify::{admitted_at, names_node};
 
 /// Most revoked nodes.
 pub const REVOCATIONS_MAX: usize = 1_024;
@@ -75,17 +76,17 @@ impl Revocations {
         if known.is_empty() {
             return None;
         }
-        let begins = begins_at(certificate).unwrap_or(Timestamp::EPOCH);
-        let mut until = known.iter().filter(|(_, at)| begins <= **at);
+        let admitted = admitted_at(certificate).unwrap_or(Timestamp::EPOCH);
+        let mut until = known.iter().filter(|(_, at)| admitted <= **at);
         until.find(|(node, _)| names_node(certificate, node.as_str())).map(|(node, _)| node.clone())
     }
 
     /// Revokes the certificates that a node has at `now`, the time of most machines, at this node.
     /// To be announced ([`announce`](crate::revocations::announce)).
     ///
-    /// `connected` is when the certificate begins with which it is connected. That may be later
-    /// than `now` by the clock here, and so may one that was issued after an earlier revocation:
-    /// both are revoked.
+    /// `connected` is when it was admitted by the certificate with which it is connected. That may
+    /// be later than `now` by the clock here, and so may one that was issued after an earlier
+    /// revocation: both are revoked.
     ///
     /// # Errors
     ///
@@ -107,7 +108,7 @@ impl Revocations {
         is_merged.then_some(revocation).ok_or(RevokeError::Future)
     }
 
-    /// Until when certificates of this node may begin to be refused.
+    /// Until when this node may have been admitted to be refused.
     pub fn until(&self, node: &NodeId) -> Option<Timestamp> {
         self.known.load().get(node).copied()
     }
@@ -161,15 +162,15 @@ impl Revocations {
         matches!(tokio::time::timeout(patience, written).await, Ok(Ok(_)))
     }
 
-    /// The set of a peer whose certificate begins then. Merges what is accepted of it.
+    /// The set of a peer that was admitted then. Merges what is accepted of it.
     pub(crate) fn received(
         &self,
-        (peer, begins): (&NodeId, Timestamp),
+        (peer, admitted): (&NodeId, Timestamp),
         set: Vec<Revocation>,
         now: Timestamp,
         monotonic: Monotonic,
     ) {
-        let accepted = self.startup.lock().received(peer, begins, set, monotonic);
+        let accepted = self.startup.lock().received(peer, admitted, set, monotonic);
         self.merge(accepted, now);
     }
 
@@ -181,9 +182,9 @@ impl Revocations {
         }
     }
 
-    /// Whether an order of a peer whose certificate begins then is accepted.
-    pub(crate) fn accepts_orders(&self, (peer, begins): (&NodeId, Timestamp)) -> bool {
-        self.startup.lock().accepts_orders(peer, begins)
+    /// Whether an order of a peer that was admitted then is accepted.
+    pub(crate) fn accepts_orders(&self, (peer, admitted): (&NodeId, Timestamp)) -> bool {
+        self.startup.lock().accepts_orders(peer, admitted)
     }
 
     /// Merges those of other nodes. False if one of them is of the future by `now`, the time of

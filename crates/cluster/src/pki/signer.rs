@@ -15,7 +15,7 @@
 //!
 //! Nodes need only `ca.pem`: each sends the signer's certificate with its own.
 
-use rcgen::{CertificateSigningRequestParams, Issuer, KeyPair, PKCS_ED25519};
+use rcgen::{CertificateSigningRequestParams, Issuer, KeyPair, PKCS_ED25519, SanType};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, TrustAnchor};
 use tidegate_limiter::units::Timestamp;
@@ -23,7 +23,7 @@ use webpki::KeyUsage;
 
 use super::Error;
 use super::authority::node_params;
-use super::bearer::{Bearer, MESH_NAME, Validity, node_name};
+use super::bearer::{Bearer, MESH_NAME, Validity, admission_name, node_name};
 use super::verify::{self, anchors, certificates};
 
 /// The largest request; one of [`NewKey`] has some 200 bytes.
@@ -137,8 +137,8 @@ impl Signer {
         self.validity
     }
 
-    /// Signs a certificate for `bearer` and the key in `request`; returns it with those up to the
-    /// authority. It never lasts longer than the signer.
+    /// Signs a certificate for `bearer`, who was `admitted` then, and the key in `request`; returns
+    /// it with those up to the authority. It never lasts longer than the signer.
     ///
     /// # Errors
     ///
@@ -147,6 +147,7 @@ impl Signer {
         &self,
         request: &[u8],
         bearer: Bearer<'_>,
+        admitted: Timestamp,
         validity: Validity,
         now: Timestamp,
     ) -> Result<Vec<CertificateDer<'static>>, SignError> {
@@ -166,8 +167,13 @@ impl Signer {
         };
         let refused = |error: &dyn std::fmt::Display| SignError::Refused(error.to_string());
         let params = node_params(bearer, node_name(bearer.node), validity);
-        let cert = params.map_err(|error| refused(&error))?;
-        let cert = cert.signed_by(&request.public_key, &self.issuer);
+        let mut params = params.map_err(|error| refused(&error))?;
+        if admitted < validity.not_before {
+            let admission = admission_name(admitted).try_into();
+            let admission = admission.map_err(|error: rcgen::Error| refused(&error))?;
+            params.subject_alt_names.push(SanType::DnsName(admission));
+        }
+        let cert = params.signed_by(&request.public_key, &self.issuer);
         let cert = cert.map_err(|error| refused(&error))?;
         let mut chain = vec![cert.der().clone()];
         chain.extend(self.chain.iter().cloned());
@@ -224,7 +230,7 @@ mod tests {
 
         fn sign(&self, bearer: Bearer<'_>, validity: Validity) -> Result<Chain, SignError> {
             let request = NewKey::generate().and_then(|key| key.request()).expect("a request");
-            self.signer.sign(&request, bearer, validity, NOW)
+            self.signer.sign(&request, bearer, validity.not_before, validity, NOW)
         }
 
         /// Whether peers accept it.
@@ -318,8 +324,9 @@ mod tests {
     #[test]
     fn a_request_of_a_key_that_the_sender_does_not_have_is_refused() {
         let cluster = Cluster::new(Scope::default());
-        let sign =
-            |request: &[u8]| cluster.signer.sign(request, Bearer::core("n4", "eu"), days(30), NOW);
+        let sign = |request: &[u8]| {
+            cluster.signer.sign(request, Bearer::core("n4", "eu"), NOW, days(30), NOW)
+        };
         let request = NewKey::generate().and_then(|key| key.request()).expect("a request");
         // What is signed: it begins after the header of the whole, with a short header of its own.
         let info = request.windows(2).position(|bytes| bytes == [0x02, 0x01]).expect("a version");

@@ -45,8 +45,8 @@ pub(super) struct Startup {
 
 #[derive(Clone, Debug)]
 struct Received {
-    /// The certificate with which the peer is connected begins then.
-    begins: Timestamp,
+    /// When the peer was admitted, by the certificate with which it is connected.
+    admitted: Timestamp,
     set: Vec<Revocation>,
 }
 
@@ -55,7 +55,7 @@ impl Startup {
     pub(super) fn received(
         &mut self,
         peer: &NodeId,
-        begins: Timestamp,
+        admitted: Timestamp,
         set: Vec<Revocation>,
         now: Monotonic,
     ) -> Vec<Revocation> {
@@ -63,7 +63,7 @@ impl Startup {
             return set;
         }
         self.until.get_or_insert_with(|| now.plus(STARTUP));
-        self.received.insert(peer.clone(), Received { begins, set });
+        self.received.insert(peer.clone(), Received { admitted, set });
         let mut taken = self.agreed(TWO);
         taken.extend(self.look(now));
         taken
@@ -81,8 +81,8 @@ impl Startup {
     }
 
     /// Whether an order of this peer is accepted.
-    pub(super) fn accepts_orders(&self, peer: &NodeId, begins: Timestamp) -> bool {
-        let revokes = |it: &Revocation| it.node == *peer && begins <= it.at;
+    pub(super) fn accepts_orders(&self, peer: &NodeId, admitted: Timestamp) -> bool {
+        let revokes = |it: &Revocation| it.node == *peer && admitted <= it.at;
         let mut others = self.received.iter().filter(|(node, _)| *node != peer);
         self.is_over
             || self.received.len() >= TWO
@@ -104,7 +104,7 @@ impl Startup {
             open.sort_by_key(|((_, at), count)| (Reverse(*count), *at));
             let before = received.len();
             for (entry, _) in open {
-                received.retain(|node, received| *node != entry.0 || received.begins > entry.1);
+                received.retain(|node, received| *node != entry.0 || received.admitted > entry.1);
                 agreed.insert(entry);
                 if received.len() < before {
                     break;
@@ -121,8 +121,8 @@ impl Startup {
 mod tests {
     use super::*;
 
-    /// When all certificates begin.
-    const BEGINS: Timestamp = Timestamp::from_secs(50);
+    /// When all peers were admitted.
+    const ADMITTED: Timestamp = Timestamp::from_secs(50);
 
     fn id(node: &str) -> NodeId {
         NodeId::new(node).expect("an id")
@@ -136,7 +136,7 @@ mod tests {
     fn taken(received: &[(&str, &[Revocation])]) -> (Vec<Revocation>, Vec<Revocation>) {
         let mut startup = Startup::default();
         let receive = |(node, set): &(&str, &[Revocation])| {
-            startup.received(&id(node), BEGINS, set.to_vec(), Monotonic::from_secs(1))
+            startup.received(&id(node), ADMITTED, set.to_vec(), Monotonic::from_secs(1))
         };
         let mut at_once: Vec<Revocation> = received.iter().flat_map(receive).collect();
         at_once.dedup();
@@ -180,15 +180,15 @@ mod tests {
     fn orders_are_taken_of_a_peer_that_none_of_two_has_revoked() {
         let mut startup = Startup::default();
         let now = Monotonic::from_secs(1);
-        let may = |startup: &Startup, node| startup.accepts_orders(&id(node), BEGINS);
+        let may = |startup: &Startup, node| startup.accepts_orders(&id(node), ADMITTED);
         assert!(!may(&startup, "n1"));
-        startup.received(&id("n1"), BEGINS, vec![revoked("n2", 101)], now);
+        startup.received(&id("n1"), ADMITTED, vec![revoked("n2", 101)], now);
         assert!(!may(&startup, "n1"), "no other was received");
-        startup.received(&id("n3"), BEGINS, vec![revoked("n1", 100)], now);
+        startup.received(&id("n3"), ADMITTED, vec![revoked("n1", 100)], now);
         assert!(!may(&startup, "n1") && !may(&startup, "n2") && may(&startup, "n3"));
         startup.look(Monotonic::from_secs(4));
         assert!(may(&startup, "n1"), "it is refused as any revoked node is");
         let said = vec![revoked("n5", 1)];
-        assert_eq!(startup.received(&id("n3"), BEGINS, said.clone(), now), said);
+        assert_eq!(startup.received(&id("n3"), ADMITTED, said.clone(), now), said);
     }
 }

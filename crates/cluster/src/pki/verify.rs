@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
 use super::Error;
-use super::bearer::{Bearer, MESH_NAME, Role, Validity, node_name, region_name};
+use super::bearer::{Bearer, MESH_NAME, Role, Validity, admission, node_name, region_name};
 
 /// Whether a peer's certificate, the first of `chain`, is valid at `now` under `roots`.
 ///
@@ -164,6 +164,18 @@ pub fn begins_at(cert: &CertificateDer<'_>) -> Option<Timestamp> {
         Err(webpki::Error::CertNotValidYet { not_before, .. }) => Some(timestamp(not_before)),
         _ => None,
     }
+}
+
+/// When the node of a certificate was admitted, which is what a revocation compares with; `None` if
+/// the certificate cannot be read.
+///
+/// A certificate that is renewed, or that a token of earlier is shown for, goes back to that time:
+/// it names it. So it is refused together with what it was made from, whether or not the signer
+/// knew of a revocation in between. Any other was admitted when it begins.
+pub fn admitted_at(cert: &CertificateDer<'_>) -> Option<Timestamp> {
+    let begins = begins_at(cert)?;
+    let end = EndEntityCert::try_from(cert).ok()?;
+    Some(end.valid_dns_names().filter_map(admission).fold(begins, Timestamp::min))
 }
 
 /// When a certificate ends; `None` if it cannot be read.
