@@ -44,10 +44,10 @@
 //! there are none.
 //!
 //! A ring has an entry of 4 bytes for each hit, or each tick of a large limit, and at most 1,024:
-//! of more, which only costs beyond the limit are, the oldest are dropped, as in a log;
-//! [`FineKeys`] bounds how many rings there are. A ring is known to one process: copies for other
-//! nodes and for disks are the two counts ([`State::copy`](super::State::copy)), because a ring
-//! changes with each hit and is worth nothing a window later.
+//! of more, which only costs beyond the limit are, the oldest share one, as in a log. [`FineKeys`]
+//! bounds how many rings there are. A ring is known to one process: copies for other nodes and for
+//! disks are the two counts ([`State::copy`](super::State::copy)), because a ring changes with each
+//! hit and is worth nothing a window later.
 
 use std::sync::Arc;
 
@@ -129,10 +129,7 @@ impl FineWindow {
     pub(super) fn count(&mut self, quota: &Quota, hits: Hits, now: Timestamp) -> bool {
         let (at, window) = (self.ring.effective(now), quota.window());
         self.counts = self.counts.counted(quota, hits, now);
-        // More than any limit with a ring close it for as long.
-        let most = Hits::new(hits.get().min(i64::from(LIMIT_MAX)));
-        self.ring.count(most, window, at);
-        self.ring.bound(u64::from(quota.limit()));
+        self.ring.count(hits, window, at);
         self.resize();
         let both = u64::from(self.counts.prev) + u64::from(self.counts.cur);
         // Where both forms agree, no verdict changes with the form.

@@ -2,8 +2,9 @@
 //!
 //! Hits of the same nanosecond share an entry of 16 bytes. A log holds at most [`ENTRIES_MAX`]
 //! entries. One counter never needs more, because no limit of a log is larger; only a merge can
-//! yield more, and then the oldest are dropped. That changes no verdict: the newer entries alone
-//! fill every limit for as long as an older one would have counted.
+//! yield more, and then the oldest are dropped: the newer entries alone fill every limit for as
+//! long as an older one would have counted. Costs of work that was done count beyond the limit, and
+//! may be given back again, so none of those is dropped: the oldest share an entry.
 
 use std::collections::VecDeque;
 
@@ -45,9 +46,9 @@ pub enum Error {
     /// Times that do not ascend, or lie after the log's own time.
     #[error("the times of a log do not ascend; state rejected")]
     Order,
-    /// An entry without hits or with more than any limit allows.
-    #[error("a log entry of {0} hits is outside 1 to {LOG_LIMIT_MAX}; state rejected")]
-    Hits(u32),
+    /// An entry without hits.
+    #[error("a log entry has no hits; state rejected")]
+    Hits,
 }
 
 impl Log {
@@ -133,28 +134,25 @@ impl Log {
     pub(super) fn record(&mut self, hits: u32, at: Timestamp) {
         let ns = at.as_nanos();
         self.latest = self.latest.max(ns);
-        self.hits = self.hits.saturating_add(u64::from(hits));
-        match self.entries.back_mut() {
-            Some(newest) if newest.ns >= ns => newest.hits = newest.hits.saturating_add(hits),
-            _ => self.entries.push_back(Entry { ns, hits }),
-        }
+        let added = match self.entries.back_mut() {
+            Some(newest) if newest.ns >= ns => newest.add(hits),
+            _ => {
+                self.entries.push_back(Entry { ns, hits });
+                hits
+            }
+        };
+        self.hits = self.hits.saturating_add(u64::from(added));
     }
 
-    /// Drops the oldest entries while the others have at least `hits` hits; each entry has at most
-    /// [`LOG_LIMIT_MAX`].
-    pub(super) fn keep_newest(&mut self, hits: u64) {
-        if let Some(newest) = self.entries.back_mut()
-            && newest.hits > LOG_LIMIT_MAX
+    /// Joins the oldest entries until there are no more than `most`: their hits count for as long
+    /// as the newest of them.
+    pub(super) fn join_oldest(&mut self, most: usize) {
+        while self.entries.len() > most.max(1)
+            && let Some(oldest) = self.entries.pop_front()
+            && let Some(next) = self.entries.front_mut()
         {
-            self.hits -= u64::from(newest.hits - LOG_LIMIT_MAX);
-            newest.hits = LOG_LIMIT_MAX;
-        }
-        while let Some(oldest) = self.entries.front()
-            && self.hits.saturating_sub(u64::from(oldest.hits)) >= hits
-            && self.entries.len() > 1
-        {
-            self.hits = self.hits.saturating_sub(u64::from(oldest.hits));
-            self.entries.pop_front();
+            let added = next.add(oldest.hits);
+            self.hits = self.hits.saturating_sub(u64::from(oldest.hits - added));
         }
     }
 
@@ -209,6 +207,13 @@ impl Log {
 }
 
 impl Entry {
+    /// Returns how many of `hits` there was room for.
+    fn add(&mut self, hits: u32) -> u32 {
+        let before = self.hits;
+        self.hits = before.saturating_add(hits);
+        self.hits - before
+    }
+
     fn end(self, window: Span) -> Timestamp {
         Timestamp::from_nanos(self.ns).plus(window)
     }
@@ -233,8 +238,8 @@ impl TryFrom<Parts> for Log {
         if entries.len() > ENTRIES_MAX {
             return Err(Error::Length(entries.len()));
         }
-        if let Some(entry) = entries.iter().find(|e| !(1..=LOG_LIMIT_MAX).contains(&e.hits)) {
-            return Err(Error::Hits(entry.hits));
+        if entries.iter().any(|entry| entry.hits == 0) {
+            return Err(Error::Hits);
         }
         let ascends = entries.is_sorted_by(|a, b| a.ns < b.ns);
         if !ascends || entries.last().is_some_and(|newest| newest.ns > latest) {
@@ -284,8 +289,8 @@ mod tests {
         assert_eq!(check(vec![entry(2, 1), entry(1, 1)], 2), Some(Error::Order));
         assert_eq!(check(vec![entry(1, 1), entry(1, 1)], 2), Some(Error::Order));
         assert_eq!(check(vec![entry(3, 1)], 2), Some(Error::Order));
-        assert_eq!(check(vec![entry(1, 0)], 2), Some(Error::Hits(0)));
-        assert_eq!(check(vec![entry(1, u32::MAX)], 2), Some(Error::Hits(u32::MAX)));
+        assert_eq!(check(vec![entry(1, 0)], 2), Some(Error::Hits));
+        assert_eq!(check(vec![entry(1, u32::MAX)], 2), None);
         let long = (0..=10_000).map(|ns| entry(ns, 1)).collect();
         assert_eq!(check(long, 10_000), Some(Error::Length(10_001)));
     }

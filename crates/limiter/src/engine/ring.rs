@@ -26,6 +26,8 @@ const STEPS: u64 = 16;
 /// Most entries: one for each hit of a small limit, one for each tick and 65,535 hits of a large
 /// one. Only an overrun would have more.
 const ENTRIES_MAX: usize = 1_024;
+/// Most hits of one cost that have entries of their own, which is more than one entry has.
+const AT_ONCE_MAX: u64 = 1_000_000;
 
 /// The hits of the last window, oldest first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +37,9 @@ pub(super) struct Ring {
     tick_ns: u64,
     /// Hits of all entries, also of those that have expired since.
     live: u32,
+    /// Hits beyond those, of costs for which there are not enough entries. They leave with the
+    /// newest entry that is full, of which there is one then.
+    surplus: u32,
     entries: VecDeque<Entry>,
 }
 
@@ -50,7 +55,7 @@ struct Entry {
 
 impl Ring {
     pub(super) fn new(tick_ns: u64, at: Timestamp) -> Self {
-        Self { latest: at, tick_ns, live: 0, entries: VecDeque::new() }
+        Self { latest: at, tick_ns, live: 0, surplus: 0, entries: VecDeque::new() }
     }
 
     pub(super) fn tick_ns(&self) -> u64 {
@@ -79,7 +84,8 @@ impl Ring {
     /// Hits that count at `at`.
     pub(super) fn live_at(&self, at: Timestamp, window: Span) -> u64 {
         let expired = self.ticks().take_while(|(tick, _)| !self.is_live(*tick, at, window));
-        u64::from(self.live).saturating_sub(expired.map(|(_, hits)| hits).sum())
+        let all = u64::from(self.live) + u64::from(self.surplus);
+        all.saturating_sub(expired.map(|(_, hits)| hits).sum())
     }
 
     /// When `hits` of the oldest live ones will have left.
@@ -121,29 +127,44 @@ impl Ring {
         let expired = self.ticks().take_while(|(tick, _)| !self.is_live(*tick, at, window)).count();
         let left: u32 = self.entries.drain(..expired).map(|entry| u32::from(entry.hits)).sum();
         self.live = self.live.saturating_sub(left);
+        if self.surplus > 0 && !self.entries.iter().any(|entry| entry.is_full()) {
+            self.surplus = 0;
+        }
         self.latest = at;
         // What a burst took is given back when it has left.
         if self.entries.len() < self.entries.capacity() / 8 {
             self.entries.shrink_to(self.entries.capacity() / 4);
         }
         self.take_back(hits.refund());
-        self.push(self.tick_at(at), hits.charge());
+        let pushed = hits.charge().min(AT_ONCE_MAX);
+        self.push(self.tick_at(at), pushed);
+        self.add_surplus(hits.charge() - pushed);
+        if self.entries.len() > ENTRIES_MAX {
+            self.join_oldest();
+        }
     }
 
-    /// Drops the oldest hits of too many entries, while the newer ones alone fill `limit`: as long
-    /// as one of those counts, so do all that are newer, and nothing is admitted either way.
-    pub(super) fn bound(&mut self, limit: u64) {
-        if self.entries.len() <= ENTRIES_MAX {
-            return;
-        }
-        while self.entries.len() > ENTRIES_MAX
-            && let Some(oldest) = self.entries.front()
-            && u64::from(self.live) >= limit + u64::from(oldest.hits)
-        {
-            self.live -= u32::from(oldest.hits);
-            self.entries.pop_front();
+    /// Joins the oldest of too many entries: their hits count for as long as the newest of them. As
+    /// long as one of the others counts, these fill the limit, so this changes no verdict before
+    /// hits are given back.
+    fn join_oldest(&mut self) {
+        while self.entries.len() > ENTRIES_MAX {
+            let pairs = self.entries.iter().zip(self.entries.iter().skip(1));
+            let fitting =
+                pairs.map(|(a, b)| a.hits.checked_add(b.hits)).position(|it| it.is_some());
+            let oldest = fitting.unwrap_or(0);
+            let Some(Entry { hits, .. }) = self.entries.remove(oldest) else { return };
+            if let Some(next) = self.entries.get_mut(oldest) {
+                let beyond = u64::from(hits) - add_to(&mut next.hits, u64::from(hits));
+                self.live -= u32::try_from(beyond).unwrap_or(0);
+                self.add_surplus(beyond);
+            }
         }
         self.entries.shrink_to(ENTRIES_MAX);
+    }
+
+    fn add_surplus(&mut self, hits: u64) {
+        self.surplus = self.surplus.saturating_add(u32::try_from(hits).unwrap_or(u32::MAX));
     }
 
     /// Adds hits of which it is only known that they passed after tick `from` and up to tick `to`,
@@ -178,6 +199,11 @@ impl Ring {
     /// Takes off the newest hits.
     fn take_back(&mut self, mut refund: u64) {
         while let Some(entry) = self.entries.back_mut().filter(|_| refund > 0) {
+            if entry.is_full() {
+                let taken = u32::try_from(refund).unwrap_or(u32::MAX).min(self.surplus);
+                self.surplus -= taken;
+                refund -= u64::from(taken);
+            }
             let taken = u16::try_from(refund).unwrap_or(u16::MAX).min(entry.hits);
             entry.hits -= taken;
             refund -= u64::from(taken);
@@ -198,13 +224,26 @@ impl Ring {
 
     /// The tick and the hits of each entry, oldest first.
     fn ticks(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> {
-        self.entries.iter().map(|entry| (self.tick_of(*entry), u64::from(entry.hits)))
+        let newest_full = match self.surplus {
+            0 => None,
+            _ => self.entries.iter().rposition(|entry| entry.is_full()),
+        };
+        self.entries.iter().enumerate().map(move |(index, entry)| {
+            let surplus = if newest_full == Some(index) { self.surplus } else { 0 };
+            (self.tick_of(*entry), u64::from(entry.hits) + u64::from(surplus))
+        })
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "the lower bits are meant")]
     fn tick_of(&self, entry: Entry) -> u64 {
         let newest = self.tick_at(self.latest);
         newest.saturating_sub(u64::from((newest as u16).wrapping_sub(entry.tick)))
+    }
+}
+
+impl Entry {
+    const fn is_full(self) -> bool {
+        self.hits == u16::MAX
     }
 }
 
@@ -229,5 +268,33 @@ mod tests {
         let leaves = Timestamp::from_nanos(70_002_000_000 - 1);
         assert_eq!(ring.live_at(leaves.minus(Span::from_nanos(1)), minute), 4);
         assert_eq!(ring.live_at(leaves, minute), 0);
+    }
+
+    #[test]
+    fn costs_that_are_given_back_leave_what_was_counted_before() {
+        let at = |ms: u64| Timestamp::from_nanos(ms * 1_000_000);
+        let minute = Span::from_secs(60);
+        // Many small ones, large ones, more than have entries of their own, and more than there are
+        // entries for.
+        let costs = [(600, 1), (1, 2_000_000), (3, 60_000), (3, 300_000_000), (2_000, 40_000)];
+        for (before, (count, cost)) in costs.into_iter().map(|costs| (1_000, costs)) {
+            let mut ring = Ring::new(2_000_000, at(0));
+            for tick in 0..before {
+                ring.count(Hits::ONE, minute, at(2 * tick));
+            }
+            for tick in 0..count {
+                ring.count(Hits::new(cost), minute, at(2_000 + 2 * tick));
+            }
+            assert!(ring.entries.len() <= ENTRIES_MAX);
+            let all = i64::try_from(count).expect("few") * cost;
+            let counted = before + u64::try_from(all).expect("above zero");
+            assert_eq!(ring.live_at(at(10_000), minute), counted, "{count} of {cost}");
+            ring.count(Hits::new(-all), minute, at(10_000));
+            assert_eq!(ring.live_at(at(10_000), minute), before, "{count} of {cost}");
+            assert_eq!(ring.ticks().map(|(_, hits)| hits).sum::<u64>(), before);
+            ring.count(Hits::new(i64::from(u32::MAX)), minute, at(10_000));
+            assert!(ring.live_at(at(69_000), minute) > u64::from(u32::MAX) - 2_000);
+            assert_eq!(ring.live_at(at(70_002), minute), 0, "it leaves with its tick");
+        }
     }
 }

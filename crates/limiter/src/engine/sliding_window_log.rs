@@ -4,7 +4,7 @@
 //!
 //! The only exact answer to "how many in the last minute?" is to store the times. Memory grows with
 //! the limit, so [`Quota::new`] rejects limits above
-//! [`LOG_LIMIT_MAX`].
+//! [`LOG_LIMIT_MAX`](crate::quota::LOG_LIMIT_MAX).
 //!
 //! # Formula
 //!
@@ -32,10 +32,10 @@
 //! Source: Figma, "An alternative approach to rate limiting", 2017, which names the algorithm and
 //! its cost.
 
-use super::log::Log;
+use super::log::{ENTRIES_MAX, Log};
 use super::state::State;
 use super::verdict::{Retry, Verdict};
-use crate::quota::{LOG_LIMIT_MAX, Quota};
+use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
 
 /// Decides one request and counts it.
@@ -64,8 +64,9 @@ pub(super) fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestam
     verdict
 }
 
-/// Counts `hits` whatever is left. The oldest hits are dropped while the newer ones alone fill the
-/// limit, so a log has no more entries than the limit has hits.
+/// Counts `hits` whatever is left. A log has no more entries than the limit has hits: the oldest
+/// share one, and count for as long as the newest of them. That changes no verdict before hits are
+/// given back: as long as one of the newer ones counts, they fill the limit.
 pub(super) fn charge_in_full(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) {
     if hits.charge() == 0 {
         return;
@@ -76,9 +77,8 @@ pub(super) fn charge_in_full(state: &mut State, quota: &Quota, hits: Hits, now: 
     if let State::Log(log) = state {
         let at = log.effective(now);
         log.drop_expired(at, quota.window());
-        let most = hits.charge().min(u64::from(LOG_LIMIT_MAX));
-        log.record(u32::try_from(most).unwrap_or(LOG_LIMIT_MAX), at);
-        log.keep_newest(u64::from(quota.limit()));
+        log.record(u32::try_from(hits.charge()).unwrap_or(u32::MAX), at);
+        log.join_oldest(usize::try_from(quota.limit()).unwrap_or(ENTRIES_MAX));
     }
 }
 
@@ -155,5 +155,37 @@ mod tests {
         assert!(decide(&mut state, &quota, Hits::new(10), at(5)).allowed);
         let denied = decide(&mut state, &quota, Hits::ONE, at(66));
         assert_eq!(denied.retry, Retry::After(Span::from_secs(55)));
+    }
+
+    #[test]
+    fn costs_that_are_given_back_leave_what_was_counted_before() {
+        for (limit, before, cost) in [(20, 8, 20), (20, 8, 1), (1_000, 400, 30_000)] {
+            let (quota, mut state) = (quota(limit), State::Absent);
+            let at = |ms: u64| Timestamp::from_nanos(ms * 1_000_000);
+            for ms in 0..before {
+                assert!(decide(&mut state, &quota, Hits::ONE, at(ms)).allowed);
+            }
+            let mut given_back = 0;
+            for ms in 0..30 {
+                charge_in_full(&mut state, &quota, Hits::new(cost), at(2_000 + ms));
+                given_back += cost;
+            }
+            let State::Log(log) = &state else { panic!("no log") };
+            assert!(log.len() <= usize::try_from(limit).expect("small"));
+            decide(&mut state, &quota, Hits::new(-given_back), at(3_000));
+            let left = preview(&state, &quota, Hits::PEEK, at(3_000)).remaining;
+            assert_eq!(u64::from(left), u64::from(limit) - before, "{limit} {before} {cost}");
+        }
+    }
+
+    #[test]
+    fn a_larger_limit_finds_what_was_counted_beyond_the_smaller_one() {
+        let (small, mut state) = (quota(20), State::Absent);
+        let at = Timestamp::from_secs;
+        for secs in 0..18 {
+            assert!(decide(&mut state, &small, Hits::ONE, at(secs)).allowed);
+        }
+        charge_in_full(&mut state, &small, Hits::new(20), at(20));
+        assert_eq!(preview(&state, &quota(60), Hits::PEEK, at(21)).remaining, 22);
     }
 }
