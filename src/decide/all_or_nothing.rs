@@ -13,7 +13,8 @@
 //! some peeks would refuse         these are charged, as their window counts what it refuses;
 //!                                 the others answer from the peek
 //! no peek would refuse            all are charged
-//!   … and one refuses after all   another request was admitted between: the others are refunded
+//!   … and one refuses after all   another request was admitted between, or two descriptors of
+//!                                 this one are equal: the others are refunded
 //! ```
 //!
 //! **Worked example.** 20 a minute and 10 an hour, both checked by each request. At the eleventh
@@ -162,17 +163,11 @@ impl Decider {
         now: Timestamp,
     ) {
         self.decide_round(checks, decided, round, now).await;
-        // Two equal descriptors in one request may refuse each other: then no other request was
-        // admitted between, and nothing is refunded.
-        let is_unique =
-            |check: &PlannedCheck| checks.iter().filter(|it| it.key() == check.key()).count() == 1;
-        let was_overtaken = checks.iter().zip(decided.iter()).any(|(check, decided)| {
+        let is_refused = checks.iter().zip(decided.iter()).any(|(check, decided)| {
             // A refusal in shadow mode does not refuse the request.
-            is_unique(check)
-                && !check.rule.shadow
-                && decided.as_ref().is_some_and(|(verdicts, _)| !is_within(verdicts))
+            !check.rule.shadow && decided.as_ref().is_some_and(|(verdicts, _)| !is_within(verdicts))
         });
-        if !was_overtaken {
+        if !is_refused {
             return;
         }
         let refund = |(check, decided): (&&PlannedCheck, &Option<Decided>)| {

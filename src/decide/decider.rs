@@ -18,7 +18,8 @@ use tidegate_cluster::replication::Replicator;
 use tidegate_cluster::sync::Synchroniser;
 use tidegate_limiter::descriptor::Descriptor;
 use tidegate_limiter::policy::{Mode, Scope};
-use tidegate_limiter::store::{KeyHash, KeyHasher, LocalActor, Store, Verdicts};
+use tidegate_limiter::quota::Algorithm;
+use tidegate_limiter::store::{Counter, KeyHash, KeyHasher, LocalActor, Store, Verdicts};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::route::Topology;
 use tidegate_rules::book::{Book, Rule};
@@ -410,8 +411,12 @@ impl Decider {
             Some(Begun::Open(divided)) => return Step::Divided(divided),
             None => {}
         }
+        if rule.mode == Mode::Leased && self.shared.peers.is_none() {
+            let verdicts = self.decide_alone(counters, hits, now);
+            return Step::Done((verdicts, VerdictSource::Local));
+        }
         let owner_term = self.owner_term(rule.durability, counters, rule.scope);
-        let owned = if rule.mode == Mode::Leased && self.shared.peers.is_some() {
+        let owned = if rule.mode == Mode::Leased {
             let limits = check.limits();
             if let Some(decided) = self.decide_if_granted(&limits, hits, now) {
                 return Step::Done(decided);
@@ -538,13 +543,23 @@ impl Decider {
 
     fn decide_eventual(&self, check: &PlannedCheck, hits: Hits, now: Timestamp) -> Verdicts {
         let Shared { node, peers, .. } = &*self.shared;
-        // Without a cluster the local count is the whole count.
-        let Some(peers) = peers else { return node.store.check(&check.counters, hits, now) };
+        let Some(peers) = peers else { return self.decide_alone(&check.counters, hits, now) };
         let slack_divisor = peers.synchroniser.slack_divisor();
         let local = LocalActor { actor: node.incarnation.actor(), slack_divisor };
         let verdicts = node.store.check_eventual(&check.counters, hits, local, now);
         self.shared.overshoot.observe(check, hits, &verdicts, now);
         verdicts
+    }
+
+    /// Of a leased or eventual rule without a cluster: the count here is the whole count. As
+    /// everywhere, a fixed window of such a rule counts no refused hits.
+    fn decide_alone(&self, counters: &[Counter], hits: Hits, now: Timestamp) -> Verdicts {
+        let store = &self.shared.node.store;
+        if !counters.iter().any(|it| it.quota.algorithm() == Algorithm::FixedWindow) {
+            return store.check(counters, hits, now);
+        }
+        let decided = store.check_leased_if(counters, &[hits], None, &[], now, || true);
+        decided.map(|it| it.verdicts).unwrap_or_default()
     }
 
     /// Counts where the verdicts of a check come from.

@@ -25,6 +25,9 @@ descriptors:
     rate_limit:
       - {unit: minute, requests_per_unit: 100}
       - {unit: day, requests_per_unit: 5}
+  - {key: log, rate_limit: {unit: hour, requests_per_unit: 10, algorithm: sliding_window_log}}
+  - {key: leased, rate_limit: {unit: hour, requests_per_unit: 20, mode: leased}}
+  - {key: eventual, rate_limit: {unit: hour, requests_per_unit: 20, mode: eventual}}
   - {key: zero, rate_limit: {unit: hour, requests_per_unit: 0}}
   - {key: quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 0}}
   - key: path
@@ -181,6 +184,31 @@ async fn all_or_nothing_charges_no_other_algorithm_either() {
     }
     let left = statuses(&node, &[hits("minute", 0)]).await.remove(0);
     assert_eq!(left["limit_remaining"], 2, "the bucket's refusal cost the minute nothing");
+}
+
+#[tokio::test]
+async fn equal_descriptors_that_refuse_each_other_are_charged_nothing() {
+    let node = node(Envoy { all_or_nothing: true, ..Envoy::default() }).await;
+    statuses(&node, &[hits("log", 9)]).await;
+    let answered = statuses(&node, &[hits("log", 1), hits("minute", 2), hits("log", 1)]).await;
+    assert_eq!(answered[2]["code"], "OVER_LIMIT");
+    for (key, left) in [("log", 1), ("minute", 3)] {
+        assert_eq!(statuses(&node, &[hits(key, 0)]).await[0]["limit_remaining"], left, "{key}");
+    }
+}
+
+/// On a node without a cluster as in one.
+#[tokio::test]
+async fn windows_of_leased_and_eventual_rules_count_no_refused_hits() {
+    let node = node(Envoy::default()).await;
+    for key in ["leased", "eventual"] {
+        for (count, code) in [(25, "OVER_LIMIT"), (19, "OK"), (2, "OVER_LIMIT"), (1, "OK")] {
+            let status = statuses(&node, &[hits(key, count)]).await.remove(0);
+            assert_eq!(status["code"], code, "{key}: {count}");
+        }
+        let back = RateLimitDescriptor { is_negative_hits: true, ..hits(key, 5) };
+        assert_eq!(statuses(&node, &[back]).await[0]["limit_remaining"], 5, "{key}");
+    }
 }
 
 async fn node(envoy: Envoy) -> Node {
