@@ -154,7 +154,7 @@ pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Resul
     }
     let KeyOrdered { order, reached, given_back } = ordered;
     let done = match given_back {
-        Some(hits) => format!("{order}: this node knew of {hits} hits, and gave no more back"),
+        Some(hits) => format!("{order}: gave back {hits} hits, and knew of no more"),
         None => format!("{order}: done"),
     };
     write_reached(out, Paint { on: screen }, &done, &reached)?;

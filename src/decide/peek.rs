@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use tidegate_limiter::descriptor::{Descriptor, Entry};
+use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::policy::Mode;
 use tidegate_limiter::quota::{Quota, QuotaParts};
 use tidegate_limiter::store::{Counter, LocalActor, Verdicts};
@@ -31,7 +32,8 @@ pub struct Peeked {
 #[derive(Clone, Copy, Debug)]
 pub struct GivenBack {
     pub source: VerdictSource,
-    /// Of an eventual rule in a cluster: how many this node knew of, and could give back.
+    /// How many there were to give back: of an eventual rule in a cluster those that this node knew
+    /// of, of any other rule if it is seen that there were fewer than asked for.
     pub known: Option<u64>,
 }
 
@@ -57,8 +59,11 @@ impl Decider {
         let now = self.shared.node.clock.now();
         let check = self.plan_by_hand(domain, entries, hits)?;
         let known = self.known_hits(&check, now);
+        let step = self.begin_uncounted(&check, Hits::PEEK, now);
+        let (before, _) = self.finish_uncounted(&check, Hits::PEEK, step, now).await;
         let step = self.begin(&check, hits, now);
-        let (_, source) = self.finish(&check, hits, step, now).await;
+        let (after, source) = self.finish(&check, hits, step, now).await;
+        let known = known.or_else(|| fewer(&check, &before, &after, hits));
         Some(GivenBack { source, known })
     }
 
@@ -108,4 +113,24 @@ impl Decider {
         });
         known.max()
     }
+}
+
+/// How many hits were given back of `hits`, if they were fewer: then nothing is used any more, or
+/// nothing has changed. `None` if that is not seen, because requests came in between, or more was
+/// used before than the limit.
+fn fewer(check: &PlannedCheck, before: &Verdicts, after: &Verdicts, hits: Hits) -> Option<u64> {
+    // Hits that are granted delay what is given back.
+    let is_immediate = check.rule.mode != Mode::Leased;
+    let of_counter = |(counter, (before, after)): (&Counter, (&Verdict, &Verdict))| {
+        let given = u64::from(after.remaining.saturating_sub(before.remaining));
+        let is_end = after.remaining >= counter.quota.capacity() || given == 0 && is_immediate;
+        (is_end && before.remaining > 0 && given < hits.refund()).then_some(given)
+    };
+    let verdicts = before.iter().zip(after);
+    check
+        .counters
+        .iter()
+        .zip(verdicts)
+        .map(of_counter)
+        .try_fold(0, |most, given| Some(most.max(given?)))
 }

@@ -52,10 +52,15 @@ impl View {
         };
         let book = self.core.book.load();
         let found = book.find(domain, &entries);
-        let found = found.filter(|found| !found.rule.limits.is_empty()).ok_or_else(|| {
+        let found = found.ok_or_else(|| {
             let text = "no rule limits it; `tidegate rules test` says which rule applies";
             Refusal::Unknown(text.to_owned())
         })?;
+        if found.rule.limits.is_empty() {
+            let text = "its rule has no limit with a count, so there is nothing that an order \
+                        could change; `tidegate rules test` shows the rule";
+            return Err(Refusal::Unknown(text.to_owned()));
+        }
         Ok(descriptor_hash(&self.core.hasher, domain, &entries, &found))
     }
 
@@ -142,8 +147,8 @@ impl View {
         match given.known {
             _ if given.source == FALLBACK => conflict(unanswered),
             Some(0) => conflict(
-                "nothing was given back: the rule is eventual, and this node knows of no hits of \
-                 the key; ask a node that counted them, or its owner as `tidegate key show` has it",
+                "nothing was given back: no hits of the key are known; of an eventual rule, ask a \
+                 node that counted them, or its owner as `tidegate key show` has it",
             ),
             Some(known) => Ok(Some(known).filter(|known| *known < hits.refund())),
             None => Ok(None),

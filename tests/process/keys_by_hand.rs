@@ -102,6 +102,20 @@ async fn hits_are_counted_and_given_back_by_hand() {
     ordered(&cluster.nodes[2], &["adjust", "d", "strict=ann", "--hits", "100"]);
     assert_eq!(left(&cluster.nodes[0]), 0);
 
+    // Fewer than ordered, and none. Of a leased one it is not seen while hits are granted.
+    for mode in ["strict", "bucket"] {
+        let descriptor = &*format!("{mode}=ben");
+        ordered(&cluster.nodes[0], &["adjust", "d", descriptor, "--hits", "3"]);
+        let given = key(&cluster.nodes[1], &["adjust", "d", descriptor, "--hits", "-5"]);
+        let text = String::from_utf8_lossy(&given.stdout).into_owned();
+        assert_eq!(given.status.code(), Some(1), "{mode}: {text}");
+        assert!(text.contains("gave back 3 hits, and knew of no more"), "{text}");
+        let none = key(&cluster.nodes[2], &["adjust", "d", descriptor, "--hits", "-1"]);
+        let text = String::from_utf8_lossy(&none.stderr).into_owned();
+        assert_eq!(none.status.code(), Some(2), "{mode}: {text}");
+        assert!(text.contains("no hits of the key are known"), "{text}");
+    }
+
     let forged = "strict=ann\n2026-01-01T00:00:00Z  INFO audit: forged";
     ordered(&cluster.nodes[0], &["reset", "d", forged]);
     cluster.nodes[0].logged(r"strict=ann\n2026-01-01T00:00:00Z  INFO audit: forged", 1).await;
@@ -158,7 +172,7 @@ async fn an_order_about_an_eventual_key_says_what_the_node_knows() {
     };
     // Hits that it counted itself, and no more of them than there are.
     let (code, text) = adjust(counts, "-3");
-    assert!(code == 1 && text.contains("this node knew of 1 hits"), "{code} {text}");
+    assert!(code == 1 && text.contains("gave back 1 hits"), "{code} {text}");
     let (code, text) = adjust(counts, "-3");
     assert!(code == 2 && text.contains("nothing was given back"), "{code} {text}");
     let (code, text) = adjust(other, "4");
