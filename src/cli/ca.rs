@@ -191,12 +191,13 @@ pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Resul
         } => {
             let overwrite = if *renew { Overwrite::Renew } else { Overwrite::Never };
             let bearer = Bearer { node, region, role: *role };
-            let mut validity = validity(*days);
+            let (now, mut validity) = (now(), validity(*days));
             if *from_now {
-                validity.not_before = validity.not_before.plus(pki::BACKDATED);
+                // After a revocation of this second.
+                validity.not_before = Timestamp::from_secs(now.as_secs() + 1);
             }
             let files = if *by_signer {
-                let now = validity.not_before.plus(pki::BACKDATED);
+                let now = now.max(validity.not_before);
                 let folder = folder.as_ref().unwrap_or(dir);
                 pki::issue_by_signer(dir, folder, bearer, validity, now, overwrite)?
             } else {

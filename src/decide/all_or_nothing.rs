@@ -120,6 +120,9 @@ impl Decider {
                 }
             }
             self.charge(checks, &mut decided, &rest, now).await;
+        } else {
+            // A peek was outdated, and another one was not.
+            self.give_back_if_refused(checks, &mut decided, &charged, now).await;
         }
         decided.into_iter().flatten().collect()
     }
@@ -163,6 +166,18 @@ impl Decider {
         now: Timestamp,
     ) {
         self.decide_round(checks, decided, round, now).await;
+        let all: SmallVec<[bool; 2]> = checks.iter().map(|_| true).collect();
+        self.give_back_if_refused(checks, decided, &all, now).await;
+    }
+
+    /// Refunds those that are `charged`, if one has refused.
+    async fn give_back_if_refused(
+        &self,
+        checks: &Checks<'_>,
+        decided: &mut Decisions,
+        charged: &[bool],
+        now: Timestamp,
+    ) {
         let is_refused = checks.iter().zip(decided.iter()).any(|(check, decided)| {
             // A refusal in shadow mode does not refuse the request.
             !check.rule.shadow && decided.as_ref().is_some_and(|(verdicts, _)| !is_within(verdicts))
@@ -170,14 +185,15 @@ impl Decider {
         if !is_refused {
             return;
         }
-        let refund = |(check, decided): (&&PlannedCheck, &Option<Decided>)| {
+        let refund = |((check, decided), charged): ((&&PlannedCheck, &Option<Decided>), &bool)| {
             let (verdicts, source) = decided.as_ref()?;
-            let is_charged = is_within(verdicts)
+            let is_charged = *charged
+                && is_within(verdicts)
                 && *source != VerdictSource::Fallback
                 && check.hits.charge() > 0;
             is_charged.then(|| Hits::new(check.hits.get().saturating_neg()))
         };
-        let refunds: Round = checks.iter().zip(decided.iter()).map(refund).collect();
+        let refunds: Round = checks.iter().zip(decided.iter()).zip(charged).map(refund).collect();
         let mut refunded: Decisions = checks.iter().map(|_| None).collect();
         self.decide_round(checks, &mut refunded, &refunds, now).await;
         for (decided, refunded) in decided.iter_mut().zip(refunded) {

@@ -555,7 +555,8 @@ impl Decider {
     /// everywhere, a fixed window of such a rule counts no refused hits.
     fn decide_alone(&self, counters: &[Counter], hits: Hits, now: Timestamp) -> Verdicts {
         let store = &self.shared.node.store;
-        if !counters.iter().any(|it| it.quota.algorithm() == Algorithm::FixedWindow) {
+        let is_fixed = |it: &Counter| it.quota.algorithm() == Algorithm::FixedWindow;
+        if hits.charge() == 0 || !counters.iter().any(is_fixed) {
             return store.check(counters, hits, now);
         }
         let decided = store.check_leased_if(counters, &[hits], None, &[], now, || true);

@@ -209,7 +209,7 @@ impl Issuer {
     ) -> BoxFuture<'static, Reply> {
         // A peer that is not accepted yet asks again.
         let issuer = issuer.filter(|issuer| accepts_orders(from, &issuer.mesh));
-        let admitted = issuer.and_then(|issuer| issuer.mesh.admitted_at(&from.id));
+        let admitted = from.admitted_at();
         let (Some(issuer), Some(admitted)) = (issuer.cloned(), admitted) else {
             return ready(Reply::Certificate(Vec::new())).boxed();
         };
@@ -256,10 +256,9 @@ impl Issuer {
         }
         let signer = self.signer().map_err(|error| Refused::Here(error.to_string()))?;
         let now = self.clock.system();
-        // Nodes of an earlier version compare a revocation with when it begins.
-        let after = revoked.map(Revocations::after).unwrap_or_default();
+        // One that began earlier would be of an earlier admission.
         let validity = validity(self.valid_for, now);
-        let validity = Validity { not_before: validity.not_before.max(after), ..validity };
+        let validity = Validity { not_before: validity.not_before.max(admitted), ..validity };
         let signed = signer.sign(request, bearer, admitted, validity, now.max(validity.not_before));
         signed.map(|chain| pki::to_pem(&chain)).map_err(|error| match error {
             SignError::Request(_) => Refused::Asker(error.to_string()),

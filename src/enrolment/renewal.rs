@@ -69,8 +69,7 @@ impl Renewal {
         };
         let new_key = NewKey::generate().map_err(|error| error.to_string())?;
         let request = new_key.request().map_err(|error| error.to_string())?;
-        let (signed_by, cert_pem) = self.signed(identity, request).await?;
-        identity.accept_renewed(&cert_pem, now).map_err(|error| error.to_string())?;
+        let (signed_by, cert_pem) = self.signed(identity, &request, now).await?;
         let issued = Issued { cert_pem, key_pem: new_key.to_pem() };
         let files = IssuedFiles { cert, key };
         let write = move || files.write(&issued, Overwrite::Renew);
@@ -79,18 +78,31 @@ impl Renewal {
         Ok(signed_by)
     }
 
+    /// The certificate of the first that signs one which peers accept, this node before others.
     async fn signed(
         &self,
         identity: &Identity,
-        request: Vec<u8>,
+        request: &[u8],
+        now: Timestamp,
     ) -> Result<(String, String), String> {
+        let mut problem = None;
+        let mut accepted = |signer: &str, signed: Vec<u8>| {
+            let cert = text(signed)?;
+            match identity.accept_renewed(&cert, now) {
+                Ok(()) => Some((signer.to_owned(), cert)),
+                Err(error) => {
+                    problem = Some(format!("what {signer} has signed: {error}"));
+                    None
+                }
+            }
+        };
         if let Some(issuer) = self.issuer.clone() {
-            let (own, node) = (identity.clone(), identity.node.clone());
+            let (own, request) = (identity.clone(), request.to_vec());
             let sign = move || issuer.renew_own(&own, &request);
             let signed = tokio::task::spawn_blocking(sign).await.unwrap_or_default();
-            return text(signed)
-                .map(|cert| (node, cert))
-                .ok_or_else(|| "this node's own signer did not sign; the log says why".to_owned());
+            if let Some(signed) = accepted(&identity.node, signed) {
+                return Ok(signed);
+            }
         }
         // Edges last: most have no signer, and there may be many.
         let edges: Vec<_> = self.mesh.edges().iter().cloned().collect();
@@ -98,16 +110,19 @@ impl Renewal {
             if peer.version < REVOCATIONS {
                 continue;
             }
-            let call = Call::Certificate(request.clone());
+            let call = Call::Certificate(request.to_vec());
             let reply = self.mesh.call_peer(&peer, StreamClass::Control, call, DEADLINE).await;
             if let Ok(Reply::Certificate(signed)) = reply
-                && let Some(cert) = text(signed)
+                && let Some(signed) = accepted(peer.id.as_str(), signed)
             {
-                return Ok((peer.id.to_string(), cert));
+                return Ok(signed);
             }
         }
-        Err("no connected node has signed it: join.signer_cert is set at none, or its log says why"
-            .to_owned())
+        Err(problem.unwrap_or_else(|| {
+            "neither this node nor one that is connected has signed it: join.signer_cert is set at \
+             none, or its log says why"
+                .to_owned()
+        }))
     }
 }
 

@@ -67,7 +67,7 @@ impl Certificates for View {
                      the name, or give --unknown to revoke what it may have"
                 )));
             }
-            let connected = mesh.admitted_at(&id);
+            let connected = mesh.peer(&id).and_then(|peer| peer.admitted_at());
             let now = revocations::time(mesh);
             let revocation = match mesh.revocations.revoke(id, connected, now) {
                 Ok(revocation) => revocation,

@@ -118,7 +118,7 @@ async fn a_revocation_by_a_clock_that_is_behind_reaches_the_certificate_in_use()
         eventually("two peers each", TIMEOUT, || mesh(at).peers().len() == 2).await;
     }
     let revoked = NodeId::new("c").unwrap();
-    let admitted = mesh(0).admitted_at(&revoked).unwrap();
+    let admitted = mesh(0).peer(&revoked).unwrap().admitted_at().unwrap();
     let at = admitted.minus(Span::from_secs(7_200));
     let revocation = Revocation { node: revoked.clone(), at };
     assert!(mesh(0).revocations.merge([revocation.clone()], at));

@@ -197,6 +197,17 @@ async fn equal_descriptors_that_refuse_each_other_are_charged_nothing() {
     }
 }
 
+/// The peek of the second one is outdated by the first, that of the third is not.
+#[tokio::test]
+async fn hits_that_pass_because_others_are_given_back_are_given_back_if_a_limit_refuses() {
+    let node = node(Envoy { all_or_nothing: true, ..Envoy::default() }).await;
+    statuses(&node, &[hits("log", 8)]).await;
+    let back = RateLimitDescriptor { is_negative_hits: true, ..hits("log", 5) };
+    let answered = statuses(&node, &[back, hits("log", 6), hits("zero", 1)]).await;
+    assert_eq!(answered[2]["code"], "OVER_LIMIT");
+    assert_eq!(statuses(&node, &[hits("log", 0)]).await[0]["limit_remaining"], 7);
+}
+
 /// On a node without a cluster as in one.
 #[tokio::test]
 async fn windows_of_leased_and_eventual_rules_count_no_refused_hits() {

@@ -1,5 +1,6 @@
 //! What a node signs for others, with the files of `join.signer_cert`.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
@@ -8,10 +9,11 @@ use tidegate::config::Join;
 use tidegate::enrolment::{Credential, Issuer, JoinRequest};
 use tidegate::node::system_environment;
 use tidegate_cluster::environment::Clock;
+use tidegate_cluster::mesh::Mesh;
 use tidegate_cluster::pki::{
-    self, Bearer, JoinToken, NewKey, Overwrite, Revocation, Revocations, Scope,
+    self, Authority, Bearer, JoinToken, NewKey, Overwrite, Revocation, Revocations, Scope, Validity,
 };
-use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_limiter::units::Span;
 use tidegate_ownership::identity::NodeId;
 use tidegate_testkit::certificates::{authority, identity, validity};
 use tidegate_testkit::clock::ManualClock;
@@ -31,17 +33,10 @@ async fn what_is_signed_without_knowing_of_a_revocation_is_refused_with_what_it_
     let nodes = cluster_under(&authority, &[("a", "eu")], RULES, |_| {}).await;
     let mesh = &nodes[0].joined().mesh;
     let dir = tempfile::tempdir().unwrap();
-    let [signer_cert, signer_key] = ["signer.pem", "signer.key"].map(|name| dir.path().join(name));
-    let signer = authority.issue_signer(Scope::default(), validity()).unwrap();
-    pki::write_public(&signer_cert, &signer.cert_pem, Overwrite::Never).unwrap();
-    pki::write_secret(&signer_key, &signer.key_pem, Overwrite::Never).unwrap();
     let (environment, _stop) = system_environment();
-    let start = environment.clock.system();
-    let clock = Arc::new(ManualClock::at(start));
-    let config =
-        Join { signer_cert: Some(signer_cert), signer_key: Some(signer_key), ..Join::default() };
+    let clock = Arc::new(ManualClock::at(environment.clock.system()));
     let its_clock: Arc<dyn Clock> = clock.clone();
-    let issuer = Issuer::of(&config, mesh, &its_clock, environment.entropy).unwrap().unwrap();
+    let issuer = issuer(&authority, mesh, dir.path(), &its_clock);
 
     let bearer = Bearer::core("n4", "eu");
     let make_token = || issuer.make_token(bearer, Span::from_secs(600 * MINUTE)).unwrap();
@@ -79,6 +74,34 @@ async fn what_is_signed_without_knowing_of_a_revocation_is_refused_with_what_it_
     // The operator lets it join again.
     let again = enrolled(&make_token()).unwrap().certificate;
     assert_eq!(elsewhere.refuse(&certificate(again.as_bytes())), None);
-    let admitted: Timestamp = pki::admitted_at(&certificate(again.as_bytes())).unwrap();
+    let admitted = pki::admitted_at(&certificate(again.as_bytes())).unwrap();
     assert!(admitted > revocation.at);
+}
+
+/// It has not received the revocation after which it was admitted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewed_certificate_goes_back_to_no_earlier_admission() {
+    let authority = authority();
+    let nodes = cluster_under(&authority, &[("a", "eu")], RULES, |_| {}).await;
+    let dir = tempfile::tempdir().unwrap();
+    let (environment, _stop) = system_environment();
+    let now = environment.clock.system();
+    let issuer = issuer(&authority, &nodes[0].joined().mesh, dir.path(), &environment.clock);
+    let validity = Validity { not_before: now, ..validity() };
+    let issued = authority.issue(Bearer::core("n4", "eu"), validity).unwrap();
+    let mut identity = identity(&authority, &authority, "n4", "eu");
+    identity.chain = vec![CertificateDer::from_pem_slice(issued.cert_pem.as_bytes()).unwrap()];
+    let renewed = issuer.renew_own(&identity, &NewKey::generate().unwrap().request().unwrap());
+    let renewed = CertificateDer::from_pem_slice(&renewed).unwrap();
+    assert_eq!(pki::admitted_at(&renewed), pki::admitted_at(&identity.chain[0]));
+}
+
+fn issuer(authority: &Authority, mesh: &Arc<Mesh>, dir: &Path, clock: &Arc<dyn Clock>) -> Issuer {
+    let [cert, key] = ["signer.pem", "signer.key"].map(|name| dir.join(name));
+    let signer = authority.issue_signer(Scope::default(), validity()).unwrap();
+    pki::write_public(&cert, &signer.cert_pem, Overwrite::Never).unwrap();
+    pki::write_secret(&key, &signer.key_pem, Overwrite::Never).unwrap();
+    let (environment, _stop) = system_environment();
+    let config = Join { signer_cert: Some(cert), signer_key: Some(key), ..Join::default() };
+    Issuer::of(&config, mesh, clock, environment.entropy).unwrap().unwrap()
 }

@@ -91,7 +91,7 @@ fn reply(mesh: &Mesh, from: &Peer, call: RevocationCall) -> Reply {
             if !mesh.revocations.merge([revocation], time(mesh)) {
                 return Reply::Unconfirmed;
             }
-            match mesh.accepted_from(&node) {
+            match mesh.peer(&node).and_then(|peer| mesh.accepted_from(&peer)) {
                 None => Reply::Done,
                 Some(at) => Reply::Revocations(vec![Revocation { node, at }]),
             }
@@ -104,13 +104,12 @@ fn reply(mesh: &Mesh, from: &Peer, call: RevocationCall) -> Reply {
 /// Whether a peer may give orders and renew its certificate here: it is not revoked, and this node,
 /// if it has just started, has received that of two.
 pub fn accepts_orders(from: &Peer, mesh: &Mesh) -> bool {
-    mesh.accepted_from(&from.id).is_some()
-        && mesh.revocations.accepts_orders((&from.id, admitted(from, mesh)))
+    mesh.accepted_from(from).is_some()
+        && mesh.revocations.accepts_orders((&from.id, admitted(from)))
 }
 
-/// When a peer was admitted, by the certificate with which it is connected.
-fn admitted(peer: &Peer, mesh: &Mesh) -> Timestamp {
-    mesh.admitted_at(&peer.id).unwrap_or(Timestamp::EPOCH)
+fn admitted(peer: &Peer) -> Timestamp {
+    peer.admitted_at().unwrap_or(Timestamp::EPOCH)
 }
 
 /// Compares with peers until `stop`.
@@ -132,7 +131,7 @@ impl Compared for Revocations {
             _ => return,
         };
         let (now, monotonic) = (time(mesh), mesh.clock.monotonic());
-        self.received((&from.id, admitted(from, mesh)), set, now, monotonic);
+        self.received((&from.id, admitted(from)), set, now, monotonic);
     }
 
     fn look(&self, mesh: &Mesh) {

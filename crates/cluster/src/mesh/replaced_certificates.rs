@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limiter::units::Timestamp;
-use tidegate_ownership::identity::NodeId;
 
 use super::credentials::{self, Credentials};
 use super::handle::Mesh;
+use super::peer::Peer;
 use super::tls;
 use super::wire::close_code;
 use crate::count;
@@ -52,16 +52,10 @@ impl Mesh {
         peers.iter().chain(edges.iter()).filter(|peer| peer.credentials != current).count()
     }
 
-    /// When the node of this name was admitted, by the certificate with which it is connected.
-    pub fn admitted_at(&self, node: &NodeId) -> Option<Timestamp> {
-        let chain = credentials::chain(&self.peer(node)?.connection);
-        pki::admitted_at(chain.first()?)
-    }
-
-    /// The same of one that no revocation refuses.
-    pub(crate) fn accepted_from(&self, node: &NodeId) -> Option<Timestamp> {
-        let admitted = self.admitted_at(node)?;
-        let until = self.revocations.until(node);
+    /// As [`Peer::admitted_at`], of a peer that no revocation refuses.
+    pub(crate) fn accepted_from(&self, peer: &Peer) -> Option<Timestamp> {
+        let admitted = peer.admitted_at()?;
+        let until = self.revocations.until(&peer.id);
         until.is_none_or(|until| admitted > until).then_some(admitted)
     }
 
@@ -107,5 +101,12 @@ impl Mesh {
                 tokio::task::yield_now().await;
             }
         }
+    }
+}
+
+impl Peer {
+    /// When the node was admitted, by the certificate of this connection.
+    pub fn admitted_at(&self) -> Option<Timestamp> {
+        pki::admitted_at(credentials::chain(&self.connection).first()?)
     }
 }

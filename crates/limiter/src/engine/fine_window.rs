@@ -37,11 +37,11 @@
 //!
 //! # Bound
 //!
-//! A hit counts for a window and at most one tick more. So of the hits that passed since the ring
-//! began, at most `limit` pass in any stretch of a window, and one is refused for at most 1/31,250
-//! of a window too long, or 1/1,000 for a large limit. Hits before the ring, less than a fifth of
-//! the limit in most cases, are placed by an estimate, as all are with two counts; a window later
-//! there are none.
+//! A hit counts for a window and at most one tick more, but for costs far beyond the limit, below.
+//! So of the hits that passed since the ring began, at most `limit` pass in any stretch of a
+//! window, and one is refused for at most 1/31,250 of a window too long, or 1/1,000 for a large
+//! limit. Hits before the ring, less than a fifth of the limit in most cases, are placed by an
+//! estimate, as all are with two counts; a window later there are none.
 //!
 //! A ring has an entry of 4 bytes for each hit, or each tick of a large limit, and at most 1,024:
 //! of more, which only costs beyond the limit are, the oldest share one, as in a log. [`FineKeys`]

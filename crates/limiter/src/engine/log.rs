@@ -1,10 +1,9 @@
 //! The boxed state of the sliding window log: the times of the admitted hits.
 //!
 //! Hits of the same nanosecond share an entry of 16 bytes. A log holds at most [`ENTRIES_MAX`]
-//! entries. One counter never needs more, because no limit of a log is larger; only a merge can
-//! yield more, and then the oldest are dropped: the newer entries alone fill every limit for as
-//! long as an older one would have counted. Costs of work that was done count beyond the limit, and
-//! may be given back again, so none of those is dropped: the oldest share an entry.
+//! entries, the largest limit. A merge can yield more, and so can costs of work that was done,
+//! which count beyond the limit. None is dropped then, because hits may be given back, the newest
+//! first: the oldest share an entry.
 
 use std::collections::VecDeque;
 
@@ -144,10 +143,11 @@ impl Log {
         self.hits = self.hits.saturating_add(u64::from(added));
     }
 
-    /// Joins the oldest entries until there are no more than `most`: their hits count for as long
-    /// as the newest of them.
-    pub(super) fn join_oldest(&mut self, most: usize) {
-        while self.entries.len() > most.max(1)
+    /// Joins the oldest of too many entries: their hits count for as long as the newest of them. As
+    /// long as one of the others counts, these fill every limit, so that changes no verdict before
+    /// hits are given back.
+    pub(super) fn join_oldest(&mut self) {
+        while self.entries.len() > ENTRIES_MAX
             && let Some(oldest) = self.entries.pop_front()
             && let Some(next) = self.entries.front_mut()
         {
@@ -191,10 +191,9 @@ impl Log {
             let Some(entry) = entry else { break };
             entries.push_back(entry);
         }
-        let surplus = entries.len().saturating_sub(ENTRIES_MAX);
-        entries.drain(..surplus);
         self.hits = entries.iter().map(|entry| u64::from(entry.hits)).sum();
         self.entries = entries;
+        self.join_oldest();
     }
 
     fn expired(&self, at: Timestamp, window: Span) -> impl Iterator<Item = &Entry> {
