@@ -273,11 +273,11 @@ mod tests {
     }
 
     #[test]
-    fn a_merge_keeps_the_newest_entries_within_the_bound() {
+    fn a_merge_joins_the_oldest_entries_beyond_the_bound_and_loses_no_hit() {
         let mut even = log((0..10_000).map(|n| 2 * n));
         even.merge(log((0..10_000).map(|n| 2 * n + 1)));
-        assert_eq!((even.entries.len(), even.hits), (ENTRIES_MAX, 10_000));
-        assert_eq!(even.entries.front().map(|entry| entry.ns), Some(10_000));
+        assert_eq!((even.entries.len(), even.hits), (ENTRIES_MAX, 20_000));
+        assert_eq!(even.entries.front(), Some(&Entry { ns: 10_000, hits: 10_001 }));
     }
 
     #[test]
