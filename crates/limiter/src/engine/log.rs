@@ -146,8 +146,8 @@ impl Log {
     /// Joins the oldest of too many entries: their hits count for as long as the newest of them. As
     /// long as one of the others counts, these fill every limit, so that changes no verdict before
     /// hits are given back.
-    pub(super) fn join_oldest(&mut self) {
-        while self.entries.len() > ENTRIES_MAX
+    pub(super) fn join_oldest(&mut self, most: usize) {
+        while self.entries.len() > most
             && let Some(oldest) = self.entries.pop_front()
             && let Some(next) = self.entries.front_mut()
         {
@@ -193,7 +193,7 @@ impl Log {
         }
         self.hits = entries.iter().map(|entry| u64::from(entry.hits)).sum();
         self.entries = entries;
-        self.join_oldest();
+        self.join_oldest(ENTRIES_MAX);
     }
 
     fn expired(&self, at: Timestamp, window: Span) -> impl Iterator<Item = &Entry> {

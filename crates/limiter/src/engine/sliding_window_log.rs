@@ -27,17 +27,21 @@
 //! # Bound
 //!
 //! At most `limit` hits in every interval as long as a window. 16 bytes an entry, at most `limit`
-//! entries, and with costs of work that was done [`LOG_LIMIT_MAX`](crate::quota::LOG_LIMIT_MAX);
+//! entries, of a smaller limit 1,024 with costs of work that was done;
 //! expired entries are freed by later requests for the same key.
 //!
 //! Source: Figma, "An alternative approach to rate limiting", 2017, which names the algorithm and
 //! its cost.
 
-use super::log::Log;
+use super::log::{ENTRIES_MAX, Log};
 use super::state::State;
 use super::verdict::{Retry, Verdict};
 use crate::quota::Quota;
 use crate::units::{Hits, Span, Timestamp};
+
+/// Most entries of a log with a smaller limit, which only costs of work that was done need. Beyond
+/// it the oldest share one; of copies of such a log another owner may count some hits twice.
+const OVERRUN_ENTRIES_MAX: usize = 1_024;
 
 /// Decides one request and counts it.
 pub(super) fn decide(state: &mut State, quota: &Quota, hits: Hits, now: Timestamp) -> Verdict {
@@ -77,7 +81,8 @@ pub(super) fn charge_in_full(state: &mut State, quota: &Quota, hits: Hits, now: 
         let at = log.effective(now);
         log.drop_expired(at, quota.window());
         log.record(u32::try_from(hits.charge()).unwrap_or(u32::MAX), at);
-        log.join_oldest();
+        let most = usize::try_from(quota.limit()).unwrap_or(ENTRIES_MAX);
+        log.join_oldest(most.max(OVERRUN_ENTRIES_MAX));
     }
 }
 
