@@ -237,11 +237,35 @@ async fn a_node_renews_a_certificate_that_replaced_another_one() {
     cluster.nodes[1].logged("renewed this node's certificate", 1).await;
 }
 
-/// Three nodes, of which the first signs, and the address at which it does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_own_signer_may_not_sign_for_it_asks_others() {
+    let (mut cluster, peer) = signing(&["join.valid_for=1m"]).await;
+    let folder = |name: &str| cluster.dir.path().join(name);
+    let (pki, for_edges) = (folder("joined"), folder("for-edges"));
+    succeeded(&join(&peer, &token(&cluster.nodes[0], &["--node", "n2"]), &pki));
+    for (name, own) in [("node.key", "n2.key"), ("node.pem", "n2.pem")] {
+        fs::rename(pki.join(name), folder("pki").join(own)).unwrap();
+    }
+    let node = &mut cluster.nodes[1];
+    node.set(&format!("join.signer_cert={}", for_edges.join("signer.pem").display()));
+    node.set(&format!("join.signer_key={}", for_edges.join("signer.key").display()));
+    node.kill();
+    node.start();
+    cluster.nodes[1].logged("renewed this node's certificate signed_by=n1", 1).await;
+}
+
+/// Three nodes, of which the first signs, and the address at which it does. In `for-edges` is a
+/// signer of edges alone.
 async fn signing(sets: &[&str]) -> (Cluster, String) {
     let mut cluster = Cluster::start(TIDEGATE, OPTIONS).await;
     let pki = cluster.dir.path().join("pki");
     succeeded(&tidegate(&["ca", "signer", "--dir"], &pki));
+    let for_edges = cluster.dir.path().join("for-edges");
+    fs::create_dir(&for_edges).unwrap();
+    for name in ["ca.pem", "ca.key"] {
+        fs::copy(pki.join(name), for_edges.join(name)).unwrap();
+    }
+    succeeded(&tidegate(&["ca", "signer", "--role", "edge", "--dir"], &for_edges));
     // The authority's key is not needed any more.
     fs::remove_file(pki.join("ca.key")).unwrap();
     let listen = ports::free();
