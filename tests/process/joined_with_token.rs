@@ -267,7 +267,9 @@ async fn signing(sets: &[&str]) -> (Cluster, String) {
     }
     succeeded(&tidegate(&["ca", "signer", "--role", "edge", "--dir"], &for_edges));
     // The authority's key is not needed any more.
-    fs::remove_file(pki.join("ca.key")).unwrap();
+    for folder in [&pki, &for_edges] {
+        fs::remove_file(folder.join("ca.key")).unwrap();
+    }
     let listen = ports::free();
     let node = &mut cluster.nodes[0];
     node.set(&format!("join.listen={listen}"));

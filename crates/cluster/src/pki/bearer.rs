@@ -78,9 +78,10 @@ pub const MESH_NAME: &str = "mesh.tidegate";
 
 /// What the names of all nodes, regions and roles end in.
 pub(super) const NODES: &str = "node.tidegate";
-const ADMISSIONS: &str = "admitted";
 pub(super) const REGIONS: &str = "region.tidegate";
 pub(super) const ROLES: &str = "role.tidegate";
+/// The label between the time of an admission and [`NODES`], which a signer may sign.
+const ADMISSIONS: &str = "admitted";
 
 /// The name of a node in a certificate of a signer. An authority's own name the node id itself; a
 /// signer's cannot, because the names that it may sign end alike.

@@ -44,10 +44,11 @@
 //! estimate, as all are with two counts; a window later there are none.
 //!
 //! A ring has an entry of 4 bytes for each hit, or each tick of a large limit, and at most 1,024:
-//! of more, which only costs beyond the limit are, the oldest share one, as in a log. [`FineKeys`]
-//! bounds how many rings there are. A ring is known to one process: copies for other nodes and for
-//! disks are the two counts ([`State::copy`](super::State::copy)), because a ring changes with each
-//! hit and is worth nothing a window later.
+//! of more, which only costs beyond the limit are, the oldest share one, as in a log. Of a cost for
+//! which there are not enough, the rest leaves with the newest full one. [`FineKeys`] bounds how
+//! many rings there are. A ring is known to one process: copies for other nodes and for disks are
+//! the two counts ([`State::copy`](super::State::copy)), because a ring changes with each hit and
+//! is worth nothing a window later.
 
 use std::sync::Arc;
 
