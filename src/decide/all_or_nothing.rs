@@ -194,6 +194,9 @@ impl Decider {
             is_charged.then(|| Hits::new(check.hits.get().saturating_neg()))
         };
         let refunds: Round = checks.iter().zip(decided.iter()).zip(charged).map(refund).collect();
+        if refunds.iter().all(Option::is_none) {
+            return;
+        }
         let mut refunded: Decisions = checks.iter().map(|_| None).collect();
         self.decide_round(checks, &mut refunded, &refunds, now).await;
         for (decided, refunded) in decided.iter_mut().zip(refunded) {
