@@ -10,7 +10,7 @@ use tidegate_limiter::engine::AHEAD_MAX;
 use tidegate_limiter::engine::delta::ACTORS_MAX;
 use tidegate_limiter::engine::delta::Bounds;
 use tidegate_limiter::engine::grant::Terms;
-use tidegate_limiter::store::{Ask, Granted, MergeOutcome};
+use tidegate_limiter::store::{Ask, Granted, Leased, MergeOutcome};
 use tidegate_limiter::units::Span;
 use tidegate_ownership::Epoch;
 
@@ -30,8 +30,8 @@ fuzz_target!(|bytes: &[u8]| match frames::call(bytes) {
             terms: Terms { longest: Span::from_secs(1), useful: shortest },
             shortest,
         });
-        let (verdicts, granted) = store
-            .check_leased_if(&first.counters, &further, ask, NOW, || true)
+        let Leased { verdicts, granted, .. } = store
+            .check_leased_if(&first.counters, &*further, ask, &[], NOW, || true)
             .expect("it owns all keys");
         assert_eq!(verdicts.len(), further.len() * first.counters.len());
         if let Some(Granted { hits, marks, .. }) = granted {

@@ -19,9 +19,9 @@ use libfuzzer_sys::fuzz_target;
 use tidegate_cluster::mesh::wire::{Call, Handoff, HandoffStep};
 use tidegate_fuzz::frames;
 use tidegate_limiter::units::Span;
+use tidegate_ownership::cluster_map::{MapMember, MapState, Voters};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::ranges::{RANGES_MAX, Range, Ranges};
-use tidegate_ownership::cluster_map::{MapMember, MapState, Voters};
 use tidegate_ownership::{
     ClusterMap, Epoch, HandoffReply, Identity, MemberId, Monotonic, QuorumRule, RingMembers,
     RingOwnership, TransferStep, Versions, VoteGrant,
@@ -299,9 +299,7 @@ impl Map {
             members: self.members.iter().enumerate().filter_map(member).collect(),
             ..ClusterMap::default()
         };
-        RingMembers::new(Arc::new(map), |node| {
-            of_arcs(|arc| self.owners[arc].id() == *node)
-        })
+        RingMembers::new(Arc::new(map), |node| of_arcs(|arc| self.owners[arc].id() == *node))
     }
 }
 

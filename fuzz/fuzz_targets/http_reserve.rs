@@ -25,7 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((route, body)) = bytes.split_first() else { return };
     standalone::with_node(|node| async move {
         let listener = HttpListener {
-            decide: Arc::clone(&node.decider),
+            decide: Arc::new(node.decider.clone()),
             probes: Arc::new(Ready),
             bounds: Bounds::default(),
             denied_status: 429,
