@@ -25,50 +25,59 @@
 //! second round may hold up to its hits of the other counters for as long as a message takes, and
 //! for good when its caller disconnects meanwhile. A refund after the window has turned is taken
 //! off the next one. No request passes that is not charged everywhere. It takes two rounds, so up
-//! to two deadlines of owners that do not answer. As in envoyproxy/ratelimit, a rule in shadow mode
-//! that would refuse keeps the others from being charged.
+//! to two deadlines of owners that do not answer.
 //!
-//! Source: envoyproxy/ratelimit, `src/redis/fixed_cache_impl.go`, `DoLimit`. It does not refund.
+//! Source: envoyproxy/ratelimit, `src/redis/fixed_cache_impl.go`, `DoLimit`. It does not refund,
+//! and charges the others nothing either when what is over its limit refuses no request: a rule in
+//! shadow mode, or one of two quotas.
 
 use smallvec::SmallVec;
 use tidegate_limiter::policy::Mode;
 use tidegate_limiter::units::{Hits, Timestamp};
 
-use super::check::VerdictSource;
+use super::check::{VerdictSource, is_refused};
 use super::decider::Decider;
 use super::outcome::Decided;
 use super::plan::PlannedCheck;
 use super::status::is_within;
 use crate::config::Envoy;
 
-/// The checks of a request that have limits, in its order.
-type Checks<'a> = SmallVec<[&'a PlannedCheck; 2]>;
+/// The checks of a request.
+#[derive(Clone, Debug)]
+pub(super) struct Together<'a> {
+    /// Those that have limits, in its order.
+    pub(super) checks: SmallVec<[&'a PlannedCheck; 2]>,
+    /// No rule matches some descriptor.
+    pub(super) has_unmatched: bool,
+    pub(super) envoy: &'a Envoy,
+}
+
 /// What is decided of each check so far.
 type Decisions = SmallVec<[Option<Decided>; 2]>;
 /// The hits of each check in one round; `None` for a check that is left out.
 type Round = SmallVec<[Option<Hits>; 2]>;
 
 impl Decider {
-    /// Decides `checks` as `envoy` requires.
+    /// Decides the checks of a request as its `envoy` requires.
     pub(super) async fn all_or_nothing(
         &self,
-        checks: Checks<'_>,
-        envoy: &Envoy,
+        request: Together<'_>,
         now: Timestamp,
     ) -> SmallVec<[Decided; 2]> {
-        if !envoy.local_cache {
+        let checks = &request.checks;
+        if !request.envoy.local_cache {
             let none = checks.iter().map(|_| None).collect();
-            return self.decide_rest(&checks, none, envoy.all_or_nothing, now).await;
+            return self.decide_rest(&request, none, now).await;
         }
         let cache = &self.shared.negative_cache;
         let mut decided = Decisions::new();
         let mut tickets: SmallVec<[_; 2]> = SmallVec::new();
-        for check in &checks {
+        for check in checks {
             let cached = cache.recall_window(&check.counters, check.hits, now);
             decided.push(cached.map(|it| self.counted(it, VerdictSource::NegativeCache)));
             tickets.push(check.key().map(|key| cache.ticket(key.token)));
         }
-        let decided = self.decide_rest(&checks, decided, envoy.all_or_nothing, now).await;
+        let decided = self.decide_rest(&request, decided, now).await;
         for ((check, ticket), (verdicts, source)) in checks.iter().zip(tickets).zip(&decided) {
             let is_counted = matches!(source, VerdictSource::Local | VerdictSource::Owner);
             let is_final = is_counted && check.rule.mode != Mode::Leased;
@@ -82,34 +91,34 @@ impl Decider {
     /// Decides those that are not in `decided` yet.
     async fn decide_rest(
         &self,
-        checks: &Checks<'_>,
+        request: &Together<'_>,
         mut decided: Decisions,
-        all_or_nothing: bool,
         now: Timestamp,
     ) -> SmallVec<[Decided; 2]> {
+        let checks = &request.checks;
         let all: Round = checks.iter().map(|check| Some(check.hits)).collect();
-        if !all_or_nothing || checks.len() < 2 {
+        if !request.envoy.all_or_nothing || checks.len() < 2 {
             self.decide_round(checks, &mut decided, &all, now).await;
             return decided.into_iter().flatten().collect();
         }
-        let is_refused = decided.iter().any(Option::is_some);
+        let is_refused_by_cache = request.is_refused(&decided);
         let mut peeks = decided.clone();
         let peek: Round = checks.iter().map(|_| Some(Hits::PEEK)).collect();
         self.decide_round(checks, &mut peeks, &peek, now).await;
         let refuses = |(check, peek): (&&PlannedCheck, &Option<Decided>)| {
             peek.as_ref().is_some_and(|peek| would_refuse(check, peek))
         };
-        if !is_refused && !checks.iter().zip(&peeks).any(refuses) {
-            self.charge(checks, &mut decided, &all, now).await;
+        if !request.is_refused_where(checks.iter().zip(&peeks).map(refuses)) {
+            self.charge(request, &mut decided, &all, now).await;
             return decided.into_iter().flatten().collect();
         }
         // A refund is applied whatever the other limits decide.
         let is_charged = |at: (&&PlannedCheck, &Option<Decided>)| {
-            at.0.hits.refund() > 0 || (!is_refused && refuses(at))
+            at.0.hits.refund() > 0 || (!is_refused_by_cache && refuses(at))
         };
         let charged: SmallVec<[bool; 2]> = checks.iter().zip(&peeks).map(is_charged).collect();
         self.charge_some(checks, &mut decided, peeks, &charged, now).await;
-        if decided.iter().flatten().all(|(verdicts, _)| is_within(verdicts)) {
+        if !request.is_refused(&decided) {
             // The peek is outdated: a bucket was refilled, or a window turned. Charge the rest, so
             // that no request passes uncharged.
             let mut rest = Round::new();
@@ -119,10 +128,10 @@ impl Decider {
                     *decided = None;
                 }
             }
-            self.charge(checks, &mut decided, &rest, now).await;
+            self.charge(request, &mut decided, &rest, now).await;
         } else {
             // A peek was outdated, and another one was not.
-            self.give_back_if_refused(checks, &mut decided, &charged, now).await;
+            self.give_back_if_refused(request, &mut decided, &charged, now).await;
         }
         decided.into_iter().flatten().collect()
     }
@@ -130,7 +139,7 @@ impl Decider {
     /// Charges those that are `charged`; the others answer from their peek.
     async fn charge_some(
         &self,
-        checks: &Checks<'_>,
+        checks: &[&PlannedCheck],
         decided: &mut Decisions,
         peeks: Decisions,
         charged: &[bool],
@@ -157,34 +166,31 @@ impl Decider {
         self.decide_round(checks, decided, &round, now).await;
     }
 
-    /// Charges a round; when one refuses after all, refunds the others.
+    /// Charges a round; when the request is refused after all, refunds what it was charged.
     async fn charge(
         &self,
-        checks: &Checks<'_>,
+        request: &Together<'_>,
         decided: &mut Decisions,
         round: &Round,
         now: Timestamp,
     ) {
-        self.decide_round(checks, decided, round, now).await;
-        let all: SmallVec<[bool; 2]> = checks.iter().map(|_| true).collect();
-        self.give_back_if_refused(checks, decided, &all, now).await;
+        self.decide_round(&request.checks, decided, round, now).await;
+        let all: SmallVec<[bool; 2]> = request.checks.iter().map(|_| true).collect();
+        self.give_back_if_refused(request, decided, &all, now).await;
     }
 
-    /// Refunds those that are `charged`, if one has refused.
+    /// Refunds those that are `charged`, if the request is refused.
     async fn give_back_if_refused(
         &self,
-        checks: &Checks<'_>,
+        request: &Together<'_>,
         decided: &mut Decisions,
         charged: &[bool],
         now: Timestamp,
     ) {
-        let is_refused = checks.iter().zip(decided.iter()).any(|(check, decided)| {
-            // A refusal in shadow mode does not refuse the request.
-            !check.rule.shadow && decided.as_ref().is_some_and(|(verdicts, _)| !is_within(verdicts))
-        });
-        if !is_refused {
+        if !request.is_refused(decided) {
             return;
         }
+        let checks = &request.checks;
         let refund = |((check, decided), charged): ((&&PlannedCheck, &Option<Decided>), &bool)| {
             let (verdicts, source) = decided.as_ref()?;
             let is_charged = *charged
@@ -210,7 +216,7 @@ impl Decider {
     /// Decides those that are not in `decided`, for their hits in `round`.
     async fn decide_round(
         &self,
-        checks: &Checks<'_>,
+        checks: &[&PlannedCheck],
         decided: &mut Decisions,
         round: &Round,
         now: Timestamp,
@@ -224,6 +230,30 @@ impl Decider {
         for (decided, _) in decided.iter_mut().zip(open).filter(|(_, open)| open.is_some()) {
             *decided = verdicts.next();
         }
+    }
+}
+
+// === impl Together ===
+
+impl Together<'_> {
+    /// Whether the request is refused by what is decided of it. What is not decided yet is within
+    /// its limits.
+    fn is_refused(&self, decided: &Decisions) -> bool {
+        let is_over = |decided: &Option<Decided>| {
+            decided.as_ref().is_some_and(|(verdicts, _)| !is_within(verdicts))
+        };
+        self.is_refused_where(decided.iter().map(is_over))
+    }
+
+    /// The same where those checks are over their limits. One of a rule in shadow mode refuses no
+    /// request.
+    fn is_refused_where(&self, over: impl Iterator<Item = bool>) -> bool {
+        let all_quota = self.envoy.quota_mode;
+        let of_check = |(check, is_over): (&&PlannedCheck, bool)| {
+            (is_over && !check.rule.shadow, all_quota || check.rule.quota_mode)
+        };
+        let unmatched = self.has_unmatched.then_some((false, all_quota));
+        is_refused(self.checks.iter().zip(over).map(of_check).chain(unmatched))
     }
 }
 

@@ -151,17 +151,9 @@ impl CheckResponse {
     /// Example: of two quota rules one refuses: the request passes. Of a quota rule and another
     /// rule the other refuses: it does not pass.
     pub(super) fn new(statuses: SmallVec<[Status; 2]>, all_quota: bool) -> Self {
-        let (mut is_refused, mut quotas, mut quotas_refused) = (false, 0, 0);
-        for status in statuses.iter().filter(|status| !status.is_unlimited()) {
-            let is_over = !status.allowed;
-            if status.is_quota(all_quota) {
-                quotas += 1;
-                quotas_refused += usize::from(is_over);
-            } else {
-                is_refused |= is_over;
-            }
-        }
-        let allowed = !is_refused && (quotas == 0 || quotas_refused < quotas);
+        let limited = statuses.iter().filter(|status| !status.is_unlimited());
+        let allowed =
+            !is_refused(limited.map(|status| (!status.allowed, status.is_quota(all_quota))));
         Self { allowed, statuses }
     }
 
@@ -181,6 +173,21 @@ impl CheckResponse {
     pub fn is_soft_limited(&self) -> bool {
         self.soft_limited().next().is_some()
     }
+}
+
+/// Whether a request is refused, by whether each of its descriptors is over its limits, and is one
+/// of a quota.
+pub(super) fn is_refused(descriptors: impl IntoIterator<Item = (bool, bool)>) -> bool {
+    let (mut is_refused, mut quotas, mut quotas_refused) = (false, 0, 0);
+    for (is_over, is_quota) in descriptors {
+        if is_quota {
+            quotas += 1;
+            quotas_refused += usize::from(is_over);
+        } else {
+            is_refused |= is_over;
+        }
+    }
+    is_refused || (quotas > 0 && quotas_refused == quotas)
 }
 
 impl Status {

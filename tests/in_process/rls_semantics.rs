@@ -30,6 +30,8 @@ descriptors:
   - {key: eventual, rate_limit: {unit: hour, requests_per_unit: 20, mode: eventual}}
   - {key: zero, rate_limit: {unit: hour, requests_per_unit: 0}}
   - {key: quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 0}}
+  - {key: calm, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 10}}
+  - {key: tried, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 0}}
   - key: path
     value: 'files/*'
     share_threshold: true
@@ -184,6 +186,35 @@ async fn all_or_nothing_charges_no_other_algorithm_either() {
     }
     let left = statuses(&node, &[hits("minute", 0)]).await.remove(0);
     assert_eq!(left["limit_remaining"], 2, "the bucket's refusal cost the minute nothing");
+}
+
+/// A rule in shadow mode, and one of two quotas.
+#[tokio::test]
+async fn what_is_over_its_limit_and_refuses_no_request_keeps_no_other_from_being_charged() {
+    for local_cache in [false, true] {
+        let node = node(Envoy { all_or_nothing: true, local_cache, ..Envoy::default() }).await;
+        for (over, charged) in [("tried", "hour"), ("quota", "calm")] {
+            for left in [9, 8, 7] {
+                statuses(&node, &[hits(over, 1), hits(charged, 1)]).await;
+                let found = statuses(&node, &[hits(charged, 0)]).await;
+                assert_eq!(found[0]["limit_remaining"], left, "{charged} beside {over}");
+            }
+            statuses(&node, &[hits(over, 1), hits(charged, 1), hits("zero", 1)]).await;
+            let found = statuses(&node, &[hits(charged, 0)]).await;
+            assert_eq!(found[0]["limit_remaining"], 7, "{charged}, refused by another");
+        }
+    }
+}
+
+/// A descriptor without a rule is a quota that is not used up, if all are.
+#[tokio::test]
+async fn a_used_up_quota_beside_a_descriptor_without_a_rule_refuses_no_request() {
+    let envoy = Envoy { all_or_nothing: true, quota_mode: true, ..Envoy::default() };
+    let node = node(envoy).await;
+    statuses(&node, &[hits("hour", 10), hits("minute", 1)]).await;
+    statuses(&node, &[hits("hour", 1), hits("zero", 1), hits("nobody", 1)]).await;
+    statuses(&node, &[hits("minute", 1), hits("zero", 1), hits("nobody", 1)]).await;
+    assert_eq!(statuses(&node, &[hits("minute", 0)]).await[0]["limit_remaining"], 1);
 }
 
 #[tokio::test]
