@@ -11,8 +11,9 @@
 //! ```
 //!
 //! **When it is asked.** A grant costs what two forwarded checks cost: a replica confirms it, and
-//! what is left of it is given back. So a key asks that is checked [`WORTH_CHECKS`] times within
-//! [`IDLE`], or was since its last call; at once if two of its checks are on their way together.
+//! what is left of it is given back. So a key asks that is checked [`WORTH_CHECKS`] times within a
+//! second (`recent_checks.rs`), or was since its last call; at once if two of its checks are on
+//! their way together. Other keys have no entry here.
 //!
 //! **How much is asked for.** Twice the hits that were checked since the last call, at least
 //! [`WANTED_MIN`], so that the grants of a key follow its rate within a few calls; its owner gives
@@ -48,6 +49,7 @@ use tidegate_rules::stats::{GrantedHits, RuleStats};
 
 use super::grant_ledger::Holder;
 use super::limits::Limits;
+use super::recent_checks::RecentChecks;
 
 /// Keys with grants or with a call for one.
 const KEYS_MAX: usize = 65_536;
@@ -58,11 +60,15 @@ const WANTED_MIN: u32 = 4;
 const IDLE: Span = Span::from_secs(1);
 /// A key that is checked as often while nothing of it is held asks for hits.
 const WORTH_CHECKS: u32 = 5;
+/// The same of the share of another region, whose checks wait for long.
+const WORTH_FAR_CHECKS: u32 = 2;
 
 #[derive(Debug)]
 pub(super) struct HeldGrants {
     shards: Box<[Mutex<Shard>]>,
     keys: AtomicUsize,
+    /// Of keys that are not in `shards`.
+    recent: RecentChecks,
     /// This node leaves: it asks for nothing, and what still comes is taken by the next
     /// [`HeldGrants::leave`].
     is_leaving: AtomicBool,
@@ -181,12 +187,13 @@ impl HeldGrants {
         now: Timestamp,
         monotonic: Monotonic,
     ) -> Option<Spent> {
-        if self.keys.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
+        let key = limits.key()?;
         let charge = u32::try_from(hits.charge()).ok().filter(|charge| *charge > 0)?;
-        let mut shard = self.shard(limits.key()?).lock();
-        let held = shard.held.get_mut(&limits.key()?)?;
+        let mut shard = self.shard(key).lock();
+        let Some(held) = shard.held.get_mut(&key) else {
+            self.recent.count(key, charge, monotonic);
+            return None;
+        };
         held.checked = held.checked.saturating_add(charge);
         held.checks = held.checks.saturating_add(1);
         held.is_used = true;
@@ -265,28 +272,27 @@ impl HeldGrants {
     }
 
     /// Whether a check of this key that is not admitted here asks for hits: the key is checked so
-    /// often that a grant is worth its cost, or something is held of it. Remembers the check, if it
-    /// is the first.
+    /// often that a grant is worth its cost, or something is held of it.
     pub(super) fn is_in_use(&self, limits: &Limits, monotonic: Monotonic) -> bool {
         let Some(key) = limits.key() else { return false };
-        let mut shard = self.shard(key).lock();
-        if let Some(held) = shard.held.get(&key) {
-            // A check of the share of another region waits for long.
+        if let Some(held) = self.shard(key).lock().held.get(&key) {
             let is_worth = limits.is_share || held.checks >= WORTH_CHECKS;
             return is_worth || !held.grants.is_empty();
         }
-        if let Some(held) = self.enter(&mut shard, key, limits, monotonic) {
-            held.checks = 1;
-        }
-        false
+        let worth = if limits.is_share { WORTH_FAR_CHECKS } else { WORTH_CHECKS };
+        self.recent.of(key, monotonic).checks >= worth
     }
 
-    /// Whether the key is known here, and no call for it asks for more.
+    /// Whether no call for this key asks for more, and there is room for one.
     pub(super) fn may_ask(&self, limits: &Limits) -> bool {
         let Some(key) = limits.key() else { return false };
-        let shard = self.shard(key).lock();
-        let held = shard.held.get(&key).filter(|held| held.limits == *limits);
-        held.is_some_and(|held| !held.is_asking) && !self.is_leaving.load(Ordering::Relaxed)
+        if self.is_leaving.load(Ordering::Relaxed) {
+            return false;
+        }
+        match self.shard(key).lock().held.get(&key) {
+            Some(held) => held.limits == *limits && !held.is_asking,
+            None => self.keys.load(Ordering::Relaxed) < KEYS_MAX,
+        }
     }
 
     /// A call for this key leaves: what it asks for, as (wanted, held); `None` at the bound, and
@@ -459,7 +465,10 @@ impl HeldGrants {
             Entry::Vacant(_) if self.keys.load(Ordering::Relaxed) >= KEYS_MAX => return None,
             Entry::Vacant(new) => {
                 self.keys.fetch_add(1, Ordering::Relaxed);
-                new.insert(Held::new(limits))
+                new.insert(Held {
+                    checked: self.recent.of(key, monotonic).hits,
+                    ..Held::new(limits)
+                })
             }
         };
         held.look_at(key, monotonic.plus(IDLE), due);
@@ -506,6 +515,7 @@ impl Default for HeldGrants {
         Self {
             shards,
             keys: AtomicUsize::new(0),
+            recent: RecentChecks::default(),
             is_leaving: AtomicBool::new(false),
             hits: GrantedHits::default(),
         }
@@ -631,6 +641,8 @@ mod for_model {
             Self {
                 shards: self.shards.iter().map(|shard| Mutex::new(shard.lock().clone())).collect(),
                 keys: AtomicUsize::new(self.keys.load(Ordering::Relaxed)),
+                // The model asks with each check.
+                recent: RecentChecks::default(),
                 is_leaving: AtomicBool::new(self.is_leaving.load(Ordering::Relaxed)),
                 hits: GrantedHits { received, refunded, spent, given_back, recalled, late },
             }

@@ -136,13 +136,8 @@ impl Decider {
 
     /// Whether a check that is sent alone asks for more.
     pub(super) fn asks_alone(&self, limits: &Limits) -> bool {
-        let Shared { node, held_grants, grants_held, .. } = &*self.shared;
-        if limits.leased.is_none() {
-            return false;
-        }
-        let is_in_use = held_grants.is_in_use(limits, node.clock.monotonic());
-        grants_held.notify_one();
-        is_in_use
+        let Shared { node, held_grants, .. } = &*self.shared;
+        limits.leased.is_some() && held_grants.is_in_use(limits, node.clock.monotonic())
     }
 
     /// Whether a call may ask for hits while one that does not is on its way.

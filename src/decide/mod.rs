@@ -66,6 +66,7 @@ mod owner;
 mod owner_search;
 mod peek;
 mod plan;
+mod recent_checks;
 mod refused_keys;
 mod region_limits;
 mod reserve;
