@@ -1,13 +1,14 @@
 //! The listener of `[join]`: new nodes, which have no certificate yet, show their token here.
 //!
-//! Strangers reach it, so it answers one request alone, of bounded size, and tells nothing without
-//! a token. Its TLS is that of the mesh: the node's own certificate, and with it the authorities,
+//! Strangers reach it, so it answers one kind of request alone, of bounded size and within a
+//! bounded time, and tells nothing without a token. Its TLS is that of the mesh: the node's own certificate, and with it the authorities,
 //! by the pin of which a new node recognises the cluster.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use serde::Serialize;
 use tidegate_cluster::mesh::Mesh;
+use tokio::time::timeout;
 
 use super::issuer::{Issuer, Refused};
 use super::{JOIN_PATH, JoinRequest};
@@ -29,8 +31,18 @@ use crate::observe::log::one_line;
 /// A request has some 600 bytes.
 const BODY_BYTES_MAX: usize = 16 * 1024;
 
-/// The routes of the listener.
-pub fn router(issuer: Arc<Issuer>) -> Router {
+/// The routes of the listener. A body may take `body_timeout`.
+pub fn router(issuer: Arc<Issuer>, body_timeout: Duration) -> Router {
+    let join = async move |State(issuer): State<Arc<Issuer>>, request: Request| match timeout(
+        body_timeout,
+        Bytes::from_request(request, &()),
+    )
+    .await
+    {
+        Ok(Ok(body)) => join(issuer, &body).await,
+        Ok(Err(rejection)) => rejection.into_response(),
+        Err(_) => refuse(StatusCode::REQUEST_TIMEOUT, "send the whole request at once"),
+    };
     Router::new()
         .route(JOIN_PATH, post(join))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
@@ -64,8 +76,8 @@ impl ResolvesServerCert for OfMesh {
     }
 }
 
-async fn join(State(issuer): State<Arc<Issuer>>, body: Bytes) -> Response {
-    let Ok(request) = serde_json::from_slice::<JoinRequest>(&body) else {
+async fn join(issuer: Arc<Issuer>, body: &[u8]) -> Response {
+    let Ok(request) = serde_json::from_slice::<JoinRequest>(body) else {
         return refuse(StatusCode::BAD_REQUEST, "send what `tidegate join` sends");
     };
     let credential = request.credential.clone();

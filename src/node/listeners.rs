@@ -405,7 +405,7 @@ impl Listeners {
             let join = async {
                 let Some((issuer, mesh)) = enrolment else { return Ok(()) };
                 let tls = Protocols::Http(Some(enrolment::listener_tls(&mesh)?));
-                let routes = enrolment::router(issuer);
+                let routes = enrolment::router(issuer, bounds.request_timeout);
                 join.serve(routes, tls, &bounds, ready(()), &drain).await
             };
             let others = async {

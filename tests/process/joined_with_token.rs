@@ -14,7 +14,7 @@ use tidegate_testkit::http_client::{Http, check_body};
 use tidegate_testkit::ports;
 use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
 use tidegate_testkit::wait::until;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::TIDEGATE;
 
@@ -101,6 +101,21 @@ async fn a_token_works_once_and_the_certificate_is_renewed_without_a_restart() {
     }
     let secret = token.parse::<JoinToken>().unwrap().secret;
     assert!(!log.contains(&token) && !log.contains(&hex(&secret)), "the token is in the log");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stranger_that_does_not_finish_its_request_is_cut_off() {
+    let (_cluster, peer) = signing(&[]).await;
+    let mut curl = Command::new("curl");
+    curl.args(["-sk", "-X", "POST", "-H", "content-length: 9000", "-w", "%{http_code}", "-T", "."]);
+    curl.arg(format!("https://{peer}/join"));
+    curl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut stranger = curl.spawn().unwrap();
+    let _stays_open = stranger.stdin.take();
+    let answered = tokio::task::spawn_blocking(|| stranger.wait_with_output().unwrap());
+    let answered = timeout(PATIENCE, answered).await.expect("an answer").unwrap();
+    let text = String::from_utf8(answered.stdout).unwrap();
+    assert!(text.contains("send the whole request at once") && text.ends_with("408"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

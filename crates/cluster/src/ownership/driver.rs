@@ -271,7 +271,11 @@ impl Driver {
         let arcs_of = |node: &NodeId| arcs.get(node).cloned().unwrap_or_default();
         machines.ring.follow(RingMembers::new(map.clone(), arcs_of));
         self.expect_takeovers(machines, &last_map, &last_topology, &heard);
-        if had_ranges && machines.ring.own_id() != before {
+        // The last member that leaves has nobody to hand over to.
+        let me = &self.options.me.node;
+        let was_leaving = last_map.get(me).is_some_and(|member| member.state == MapState::Draining);
+        let has_left = was_leaving && map.get(me).is_none();
+        if had_ranges && machines.ring.own_id() != before && !has_left {
             count(&self.counters.evictions, 1);
             tracing::warn!(
                 epoch = %map.epoch,
