@@ -17,7 +17,7 @@ use tokio::runtime::{Builder, Runtime};
 pub const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
 
 static RUNTIME: LazyLock<Runtime> =
-    LazyLock::new(|| Builder::new_current_thread().build().expect("a runtime"));
+    LazyLock::new(|| Builder::new_current_thread().enable_time().build().expect("a runtime"));
 
 /// Runs a future that waits for nothing but others of its own.
 pub fn block_on<F: Future>(future: F) -> F::Output {
