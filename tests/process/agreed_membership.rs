@@ -1,8 +1,10 @@
 //! Members and voters are agreed on: a node that starts without a majority of the voters decides
 //! nothing, however long it waits and whatever it remembers.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tidegate_testkit::http_client::{Http, check_body};
 use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
 use tidegate_testkit::wait::until;
 
@@ -207,6 +209,38 @@ async fn what_founders_without_disks_found_anew_is_another_cluster() {
     }
     let again = admitted(&cluster, &[0, 1, 2], &used).await;
     assert!(again.iter().all(|admitted| *admitted <= LIMIT), "{again:?}");
+}
+
+/// It has copies of all counts, and the other one decides nothing without them. Checks are sent all
+/// the time: copies that came later would count no hits that were admitted until then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pair_that_is_founded_anew_has_the_counts_of_the_node_that_stayed() {
+    let mut cluster =
+        Cluster::start(TIDEGATE, ClusterOptions { nodes: &["n1", "n2"], ..QUOTA }).await;
+    let used: Vec<String> = (0..50).map(|number| format!("used-{number}")).collect();
+    for key in &used {
+        assert_eq!(cluster.admitted(&[0, 1], "quota", "user", key, LIMIT).await, LIMIT);
+    }
+    let listeners = [cluster.nodes[0].http, cluster.nodes[1].http];
+    let voter = &mut cluster.nodes[0];
+    voter.kill();
+    voter.start();
+    cluster.nodes[1].logged("leaving that cluster", 1).await;
+    let (http, again) = (Http::new(), AtomicUsize::new(0));
+    let check_all = async || {
+        for (key, listener) in used.iter().flat_map(|key| listeners.map(|it| (key, it))) {
+            // The one that starts does not listen yet.
+            let reply = http.check(listener, &check_body("quota", "user", key)).await;
+            let is_admitted = reply.is_ok_and(|reply| reply.status == 200);
+            again.fetch_add(usize::from(is_admitted), Ordering::Relaxed);
+        }
+    };
+    tokio::select! {
+        () = cluster.one_view() => {}
+        () = async { loop { check_all().await } } => {}
+    }
+    check_all().await;
+    assert_eq!(again.into_inner(), 0);
 }
 
 /// The new node votes after five seconds. If both left before, one of three voters would be left.

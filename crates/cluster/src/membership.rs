@@ -92,6 +92,8 @@ struct State {
     foundings: u128,
     /// Since when this node could found, if nothing changes.
     may_found_since: Option<Monotonic>,
+    /// Since when this node leads a cluster without members.
+    lacks_members_since: Option<Monotonic>,
     /// This node may become a member: it has compared its clock.
     may_join: bool,
     /// The first map in which this run of this node was a member.
@@ -176,6 +178,8 @@ const REQUEST_TICKS: u64 = 2;
 const FOUND_AFTER: Span = Span::from_millis(500);
 /// The pause before a record that could not be saved is tried again.
 const SAVE_PAUSE: Duration = Duration::from_millis(250);
+/// How long a leader of no members waits until the founders, and all that are there, have asked.
+const FIRST_MEMBERS_WAIT: Span = Span::from_secs(2);
 /// Foreign clusters that are logged once each.
 const FOREIGN_MAX: usize = 16;
 
@@ -210,6 +214,7 @@ impl Membership {
             misses: 0,
             foundings: 0,
             may_found_since: None,
+            lacks_members_since: None,
             may_join: false,
             admitted_at: None,
             is_leaving: None,
@@ -662,7 +667,16 @@ impl Membership {
         if !self.leads(state) {
             return;
         }
-        let State { engine: Some(engine), autopilot, founding, reports, incoming, .. } = state
+        let State {
+            engine: Some(engine),
+            autopilot,
+            founding,
+            reports,
+            incoming,
+            peers,
+            lacks_members_since,
+            ..
+        } = state
         else {
             return;
         };
@@ -679,6 +693,21 @@ impl Membership {
         }
         engine.set_voters(map.voters.current.iter().map(number));
         let reported = |voter: &Identity| reports.get(voter).copied().unwrap_or_default();
+        if self.options.group == Group::Region && map.members.is_empty() {
+            // The first members are admitted together. One that left a cluster whose voters lost
+            // their memory has counts, and a node takes ranges only with those of all members.
+            let since = *lacks_members_since.get_or_insert(self.now());
+            let founders = map.voters.current.iter().map(|voter| &voter.node);
+            let fresh = peers.iter().filter(|(_, peer)| peer.epoch == Epoch(0));
+            let mut expected = founders.chain(fresh.map(|(node, _)| node));
+            if self.now() < since.plus(FIRST_MEMBERS_WAIT)
+                && expected.any(|node| !autopilot.is_asked_by(node))
+            {
+                return;
+            }
+        } else {
+            *lacks_members_since = None;
+        }
         if engine.is_ready_to_propose()
             && let Some(next) = autopilot.next(self.now(), map, reported)
         {
@@ -814,7 +843,10 @@ impl Membership {
         if state.founding.is_none() && state.engine.is_none() {
             let Some(voters) = voters_to_found(&state.founders, &self.me, &fresh) else {
                 state.may_found_since = None;
-                return Vec::new();
+                // Another one may found, and then waits for this one (`FIRST_MEMBERS_WAIT`).
+                let is_region = self.options.group == Group::Region;
+                let asked = nth_in_turn(fresh.into_keys(), state.misses).filter(|_| is_region);
+                return self.ask_to_join(state, asked);
             };
             let since = *state.may_found_since.get_or_insert(now);
             // A peer that knows a cluster needs time to say so.

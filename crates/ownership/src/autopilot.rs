@@ -175,6 +175,11 @@ impl Autopilot {
         }
     }
 
+    /// Whether that node has asked to become a member, and waits for it.
+    pub fn is_asked_by(&self, node: &NodeId) -> bool {
+        self.joins.contains_key(node)
+    }
+
     /// A member is going to leave. It drains when it is its turn, for which it waits no longer than
     /// [`DRAIN_TURN_MAX`].
     pub fn drain_requested(&mut self, now: Monotonic, member: MemberId) {
