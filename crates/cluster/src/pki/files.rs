@@ -184,9 +184,7 @@ pub fn load_signer(
 ) -> Result<Signer, Error> {
     let command = || "tidegate ca signer --dir DIR".to_owned();
     let (cert_pem, key_pem) = (read_text(cert, command)?, read_secret_text(key, command)?);
-    Signer::of(&cert_pem, &key_pem, authorities, now).map_err(|reason| {
-        Error::of(cert, format_args!("{reason}; make both files with `{}`", command()))
-    })
+    Signer::of(&cert_pem, &key_pem, authorities, now).map_err(|reason| Error::of(cert, reason))
 }
 
 /// The authority in a folder, and the command that creates one there.

@@ -24,7 +24,7 @@ use webpki::KeyUsage;
 use super::Error;
 use super::authority::node_params;
 use super::bearer::{Bearer, MESH_NAME, Validity, admission_name, node_name};
-use super::verify::{self, anchors, certificates};
+use super::verify::{self, anchors, certificates, utc_date};
 
 /// The largest request; one of [`NewKey`] has some 200 bytes.
 pub const REQUEST_BYTES_MAX: usize = 4_096;
@@ -106,6 +106,46 @@ impl NewKey {
     }
 }
 
+/// Why files are no signer. It has no time of now in it: it is logged when it changes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoSigner {
+    #[error("{0}; make both files with `tidegate ca signer --dir DIR`")]
+    Unusable(String),
+    #[error(
+        "it expired on {0}; run `tidegate ca signer --renew --dir DIR` where ca.key is, and copy \
+         both files"
+    )]
+    Expired(String),
+    #[error("it begins on {0}; set the clock of this machine, or wait")]
+    NotYet(String),
+}
+
+impl NoSigner {
+    fn of(error: webpki::Error) -> Self {
+        match error {
+            webpki::Error::CertExpired { not_after, .. } => {
+                Self::Expired(utc_date(verify::timestamp(not_after)))
+            }
+            webpki::Error::CertNotValidYet { not_before, .. } => {
+                Self::NotYet(utc_date(verify::timestamp(not_before)))
+            }
+            error => format!("not a signer of an authority in tls.ca ({error})").into(),
+        }
+    }
+}
+
+impl From<String> for NoSigner {
+    fn from(reason: String) -> Self {
+        Self::Unusable(reason)
+    }
+}
+
+impl From<&str> for NoSigner {
+    fn from(reason: &str) -> Self {
+        Self::Unusable(reason.to_owned())
+    }
+}
+
 impl Signer {
     /// A signer of one of `authorities`, of the contents of its files.
     ///
@@ -118,7 +158,7 @@ impl Signer {
         key_pem: &str,
         authorities: &[CertificateDer<'static>],
         now: Timestamp,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, NoSigner> {
         let chain = certificates(cert_pem).ok_or("contains no certificate")?;
         let first = chain.first().ok_or("contains no certificate")?;
         let key = KeyPair::from_pem(key_pem).map_err(|_| "the key beside it is none")?;
@@ -126,9 +166,8 @@ impl Signer {
         let anchors = anchors(authorities).ok_or("an authority in tls.ca is none")?;
         // A certificate of an authority cannot be verified by itself, only one that it signed.
         let trial = trial(&issuer, &chain).map_err(|error| error.to_string())?;
-        let validity = verify::validity(&trial, &anchors, &[KeyUsage::server_auth()], now);
-        let validity = validity
-            .map_err(|error| format!("not a signer of an authority in tls.ca ({error})"))?;
+        let validity = verify::validity(&trial, &anchors, &[KeyUsage::server_auth()], now)
+            .map_err(NoSigner::of)?;
         Ok(Self { issuer, chain, anchors, validity })
     }
 

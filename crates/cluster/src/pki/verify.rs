@@ -270,7 +270,7 @@ pub(super) fn is_issued_by(
     subject.verify(at).is_ok()
 }
 
-fn timestamp(time: UnixTime) -> Timestamp {
+pub(super) fn timestamp(time: UnixTime) -> Timestamp {
     Timestamp::from_secs(time.as_secs())
 }
 
