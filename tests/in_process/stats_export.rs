@@ -83,6 +83,33 @@ async fn dogstatsd_gets_datagrams_with_tags() {
 }
 
 #[tokio::test]
+async fn what_is_counted_while_no_datagram_arrives_is_sent_later() {
+    let addr = free();
+    let node = Running::start(|config| {
+        config.stats.statsd = Some(addr.to_string());
+        config.stats.statsd_protocol = StatsdProtocol::Udp;
+    })
+    .await;
+    node.check(3).await;
+    // Some flushes go to a port that is closed.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let server = UdpSocket::bind(addr).await.unwrap();
+    let wanted = format!("{CALLS}:3|c");
+    in_time("a datagram with all calls", async {
+        let mut bytes = [0; 2_048];
+        loop {
+            let read = server.recv(&mut bytes).await.unwrap();
+            let text = std::str::from_utf8(&bytes[..read]).unwrap();
+            if text.lines().any(|line| line == wanted) {
+                return;
+            }
+        }
+    })
+    .await;
+    node.end().await;
+}
+
+#[tokio::test]
 async fn prometheus_gets_the_names_of_envoy_ratelimit_from_both_listeners() {
     let addr = free();
     let node = Running::start(|config| {

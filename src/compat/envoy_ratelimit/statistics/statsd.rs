@@ -19,6 +19,11 @@
 //! A client library does not fit: cadence sends one line a metric through its own queue, has
 //! neither TCP nor tags in names, and does not track what was delivered.
 //!
+//! Over UDP a write succeeds although nobody listens, and the next one reports that. So an empty
+//! datagram goes first, which servers ignore: if the host of the server answers it with an error
+//! within [`PROBE_PAUSE`], nothing else is sent. A host that is gone does not answer, and what is
+//! sent to it is lost.
+//!
 //! The exporter sends every `stats.flush_interval` and once at the end. A server that is
 //! unavailable, slow or full costs one second of its task and nothing else: no other task waits for
 //! it, and nothing is queued.
@@ -43,6 +48,9 @@ use crate::observe::latency::BOUNDS;
 /// Timeout of name resolution, connect and write together. An unresponsive server delays the
 /// shutdown of the node by it.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long an error may take that answers an empty datagram.
+const PROBE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Exports to one statsd server.
 #[derive(Debug)]
@@ -107,7 +115,8 @@ impl StatsdExporter {
                     tracing::warn!(
                         server,
                         %error,
-                        "failed to send statistics to the statsd server; retrying, nothing is lost"
+                        "failed to send statistics to the statsd server; they are sent as one sum \
+                         when it is back"
                     );
                     self.is_healthy = false;
                 }
@@ -125,6 +134,7 @@ impl StatsdExporter {
             Some(connection) => connection,
             None => Connection::open(server, self.stats.statsd_protocol).await?,
         };
+        connection.probe().await?;
         for chunk in pending {
             connection.write(&chunk.bytes).await?;
             self.sent.note(chunk);
@@ -159,6 +169,14 @@ impl Connection {
             },
             Self::Datagrams(_) => true,
         }
+    }
+
+    /// Whether datagrams are refused.
+    async fn probe(&self) -> io::Result<()> {
+        let Self::Datagrams(socket) = self else { return Ok(()) };
+        socket.send(&[]).await?;
+        tokio::time::sleep(PROBE_PAUSE).await;
+        socket.take_error()?.map_or(Ok(()), Err)
     }
 
     async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
