@@ -14,7 +14,9 @@
 //! reconnect at the same time. From 500 ms to 30 s: 250–500 ms, 0.5–1 s, ..., 15–30 s, 15–30 s.
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fs, io};
 
@@ -50,6 +52,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
+/// A server that hangs answers TCP, and a path that breaks while data is on its way is not probed by
+/// it, so HTTP/2 probes come as often as those servers allow.
+const PING_INTERVAL: Duration = Duration::from_secs(330);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// For the first response, which is due as soon as the server has rules. Then the status says that
+/// it has not come.
+const FIRST_RESPONSE_WAIT: Duration = Duration::from_secs(15);
 
 /// Why the endpoint cannot be built from the configuration.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +110,10 @@ impl Client {
         let server = self.xds.server.as_deref().unwrap_or_default();
         let mut backoff = self.backoff();
         loop {
-            let following = self.follow(&mut backoff);
+            let has_answered = AtomicBool::new(false);
+            // Boxed: its state is large, and there is one for each connection.
+            let following = Box::pin(self.follow(&mut backoff, &has_answered));
+            let following = self.watched(server, following, &has_answered);
             let Some(error) = stop.run_until_cancelled(following).await else { return };
             let delay = backoff.next().unwrap_or_default();
             tracing::warn!(server, ?delay, "{error}; reconnecting, the rules in force stay");
@@ -112,8 +124,26 @@ impl Client {
         }
     }
 
+    /// Waits for `following`, and reports it meanwhile if the server does not answer.
+    async fn watched(
+        &self,
+        server: &str,
+        following: impl Future<Output = String>,
+        has_answered: &AtomicBool,
+    ) -> String {
+        let mut following = pin!(following);
+        if let Ok(error) = tokio::time::timeout(FIRST_RESPONSE_WAIT, &mut following).await {
+            return error;
+        }
+        if !has_answered.load(Ordering::Relaxed) {
+            tracing::warn!(server, "the management server has sent no rules yet; waiting for them");
+            self.handle.cut_off(format!("xds.server {server}: it has sent no rules yet"));
+        }
+        following.await
+    }
+
     /// Follows one stream to its end; returns why it ended.
-    async fn follow(&self, backoff: &mut ExponentialBackoff) -> String {
+    async fn follow(&self, backoff: &mut ExponentialBackoff, has_answered: &AtomicBool) -> String {
         let (sender, requests) = mpsc::channel(1);
         let mut session = Session::new(self.node());
         // The channel is empty and holds one.
@@ -129,6 +159,7 @@ impl Client {
                 Err(status) => return format!("the stream broke: {}", causes(&status)),
             };
             *backoff = self.backoff();
+            has_answered.store(true, Ordering::Relaxed);
             if !Session::is_subscribed(&response) {
                 tracing::warn!(
                     type_url = response.type_url,
@@ -237,7 +268,9 @@ fn endpoint(xds: &Xds) -> Result<Endpoint, Error> {
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_keepalive(Some(KEEPALIVE_IDLE))
         .tcp_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .tcp_keepalive_retries(Some(KEEPALIVE_PROBES));
+        .tcp_keepalive_retries(Some(KEEPALIVE_PROBES))
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT);
     if !url.starts_with("https://") {
         return Ok(endpoint);
     }
