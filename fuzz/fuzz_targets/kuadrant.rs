@@ -19,7 +19,7 @@ use tidegate_fuzz::standalone;
 use tidegate_proto::kuadrant_rls::{
     CommitRequest, CommitResponse, ReserveRequest, ReserveResponse, SERVICE_NAME,
 };
-use tidegate_proto::rls::RateLimitResponse;
+use tidegate_proto::rls::{RateLimitRequest, RateLimitResponse};
 
 /// Long enough for a commit to find it.
 const LONG_SECS: i64 = 10;
@@ -53,13 +53,23 @@ async fn reserve(service: &RlsService<Decider>, message: &[u8]) {
         reservation_id: reserved.reservation_id,
         actual_amount: request.amount,
     };
+    let check = RateLimitRequest {
+        domain: commit.domain.clone(),
+        descriptors: commit.descriptors.clone(),
+        ..RateLimitRequest::default()
+    };
+    let checked =
+        call::<RateLimitResponse>(service, "CheckRateLimit", &check.encode_to_vec()).await;
+    let statuses = checked.expect("a request that was answered before").statuses;
+    // Where no limit applies nothing is kept free.
+    let is_limited = statuses.iter().any(|status| status.current_limit.is_some());
     let is_long = request.ttl.is_none_or(|ttl| ttl.seconds >= LONG_SECS);
     for is_first in [true, false] {
         let commit = commit.encode_to_vec();
         let committed = call::<CommitResponse>(service, "Commit", &commit).await;
         let committed = committed.expect("a commit is answered");
         assert!(!committed.reservation_released || is_first);
-        assert!(committed.reservation_released || !is_first || !is_long);
+        assert!(committed.reservation_released || !is_first || !is_long || !is_limited);
     }
 }
 
