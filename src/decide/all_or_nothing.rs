@@ -118,7 +118,10 @@ impl Decider {
         };
         let charged: SmallVec<[bool; 2]> = checks.iter().zip(&peeks).map(is_charged).collect();
         self.charge_some(checks, &mut decided, peeks, &charged, now).await;
-        if !request.is_refused(&decided) {
+        if request.is_refused(&decided) {
+            // A peek may be outdated where another one was not.
+            self.give_back_if_refused(request, &mut decided, &charged, now).await;
+        } else {
             // The peek is outdated: a bucket was refilled, or a window turned. Charge the rest, so
             // that no request passes uncharged.
             let mut rest = Round::new();
@@ -129,9 +132,6 @@ impl Decider {
                 }
             }
             self.charge(request, &mut decided, &rest, now).await;
-        } else {
-            // A peek was outdated, and another one was not.
-            self.give_back_if_refused(request, &mut decided, &charged, now).await;
         }
         decided.into_iter().flatten().collect()
     }
