@@ -44,12 +44,12 @@ use crate::config::Envoy;
 
 /// The checks of a request.
 #[derive(Clone, Debug)]
-pub(super) struct Together<'a> {
+struct Together<'a> {
     /// Those that have limits, in its order.
-    pub(super) checks: SmallVec<[&'a PlannedCheck; 2]>,
+    checks: SmallVec<[&'a PlannedCheck; 2]>,
     /// No rule matches some descriptor.
-    pub(super) has_unmatched: bool,
-    pub(super) envoy: &'a Envoy,
+    has_unmatched: bool,
+    envoy: &'a Envoy,
 }
 
 /// What is decided of each check so far.
@@ -58,12 +58,16 @@ type Decisions = SmallVec<[Option<Decided>; 2]>;
 type Round = SmallVec<[Option<Hits>; 2]>;
 
 impl Decider {
-    /// Decides the checks of a request as its `envoy` requires.
-    pub(super) async fn all_or_nothing(
+    /// Decides the `checks` of a request as `envoy` requires. Of the request, `has_unmatched` says
+    /// whether no rule matches some descriptor.
+    pub(super) async fn all_or_nothing<'a>(
         &self,
-        request: Together<'_>,
+        checks: SmallVec<[&'a PlannedCheck; 2]>,
+        has_unmatched: bool,
+        envoy: &'a Envoy,
         now: Timestamp,
     ) -> SmallVec<[Decided; 2]> {
+        let request = Together { checks, has_unmatched, envoy };
         let checks = &request.checks;
         if !request.envoy.local_cache {
             let none = checks.iter().map(|_| None).collect();

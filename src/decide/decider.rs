@@ -30,7 +30,6 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::all_or_nothing::Together;
 use super::blocked_by_hand;
 use super::blocked_sources::BlockedSources;
 use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
@@ -296,8 +295,7 @@ impl Decide for Decider {
         let decided = if envoy.all_or_nothing || envoy.local_cache {
             // Boxed: its state is large, and most nodes never need it.
             let has_unmatched = plans.iter().any(Option::is_none);
-            let request = Together { checks: limited.collect(), has_unmatched, envoy };
-            Box::pin(self.all_or_nothing(request, now)).await
+            Box::pin(self.all_or_nothing(limited.collect(), has_unmatched, envoy, now)).await
         } else {
             self.decide_each(limited.map(|check| (check, check.hits)), now).await
         };

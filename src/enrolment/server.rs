@@ -1,8 +1,8 @@
 //! The listener of `[join]`: new nodes, which have no certificate yet, show their token here.
 //!
 //! Strangers reach it, so it answers one kind of request alone, of bounded size and within a
-//! bounded time, and tells nothing without a token. Its TLS is that of the mesh: the node's own certificate, and with it the authorities,
-//! by the pin of which a new node recognises the cluster.
+//! bounded time, and tells nothing without a token. Its TLS is that of the mesh: the node's own
+//! certificate, and with it the authorities, by the pin of which a new node recognises the cluster.
 
 use std::sync::Arc;
 use std::time::Duration;

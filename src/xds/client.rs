@@ -52,8 +52,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
-/// A server that hangs answers TCP, and a path that breaks while data is on its way is not probed by
-/// it, so HTTP/2 probes come as often as those servers allow.
+/// A server that hangs answers TCP, and a path that breaks while data is on its way is not probed
+/// by it, so HTTP/2 probes come as often as those servers allow.
 const PING_INTERVAL: Duration = Duration::from_secs(330);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// For the first response, which is due as soon as the server has rules. Then the status says that

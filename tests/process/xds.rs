@@ -1,6 +1,8 @@
 //! A node with a management server: ready with its first rules, and no change of them resets a
 //! count.
 
+use std::net::TcpListener;
+
 use tidegate::front::rls::message::Code;
 use tidegate_testkit::xds::{Node, Server, mistaken_rules, rules, state};
 
@@ -34,6 +36,14 @@ async fn a_node_is_ready_with_its_first_rules_and_counts_on_through_updates() {
     stream.exchange(state("5", &[])).await;
     node.wait_for_readiness(200, "").await;
     assert_eq!(node.check("shop", 1).await.current_limit, None);
+}
+
+/// It accepts connections and answers nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_management_server_that_sends_nothing_is_named_as_the_reason() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut node = Node::start(TIDEGATE, silent.local_addr().unwrap());
+    node.wait_for_readiness(503, "it has sent no rules yet").await;
 }
 
 /// Code, limit and remaining hits.

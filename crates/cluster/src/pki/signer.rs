@@ -310,6 +310,18 @@ mod tests {
         assert!(cluster.verify(&chain, after).unwrap_err().starts_with("expired"));
     }
 
+    /// The reason is the same at each look.
+    #[test]
+    fn a_signer_that_is_not_valid_now_has_its_dates_as_the_reason() {
+        let authority = Authority::generate(days(3_650)).expect("an authority");
+        let issued = authority.issue_signer(Scope::default(), days(90)).expect("a signer");
+        let authorities = certificates(authority.cert_pem()).expect("one");
+        let at = |now| Signer::of(&issued.cert_pem, &issued.key_pem, &authorities, now).err();
+        let later = days(91).not_after;
+        assert_eq!(at(later), Some(NoSigner::Expired("2026-04-01".to_owned())));
+        assert_eq!(at(NOW.minus(DAY).minus(DAY)), Some(NoSigner::NotYet("2025-12-31".to_owned())));
+    }
+
     #[test]
     fn a_signer_of_one_region_or_role_signs_for_no_other() {
         let scope = Scope { region: Some("eu"), role: Some(Role::Edge) };
