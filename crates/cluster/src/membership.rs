@@ -693,13 +693,17 @@ impl Membership {
         }
         engine.set_voters(map.voters.current.iter().map(number));
         let reported = |voter: &Identity| reports.get(voter).copied().unwrap_or_default();
-        if self.options.group == Group::Region && map.members.is_empty() {
+        if self.options.group == Group::Region && map.present().next().is_none() {
             // The first members are admitted together. One that left a cluster whose voters lost
-            // their memory has counts, and a node takes ranges only with those of all members.
+            // their memory, or was recovered, has counts, and a node takes ranges only with those
+            // of all members.
             let since = *lacks_members_since.get_or_insert(self.now());
             let founders = map.voters.current.iter().map(|voter| &voter.node);
-            let fresh = peers.iter().filter(|(_, peer)| peer.epoch == Epoch(0));
-            let mut expected = founders.chain(fresh.map(|(node, _)| node));
+            let will_ask = |(_, peer): &(&NodeId, &PeerMap)| {
+                peer.epoch == Epoch(0) || peer.cluster == map.cluster
+            };
+            let others = peers.iter().filter(will_ask).map(|(node, _)| node);
+            let mut expected = founders.chain(others);
             if self.now() < since.plus(FIRST_MEMBERS_WAIT)
                 && expected.any(|node| !autopilot.is_asked_by(node))
             {
@@ -720,6 +724,9 @@ impl Membership {
     fn leads(&self, state: &mut State) -> bool {
         let leads_in = state.engine.as_ref().and_then(Engine::leads_in);
         let before = std::mem::replace(&mut state.leads_in, leads_in);
+        if before != leads_in {
+            state.lacks_members_since = None;
+        }
         if before.is_some() && before != leads_in {
             state.autopilot = Autopilot::new(self.options.autopilot.clone());
         }
@@ -917,6 +924,7 @@ impl Membership {
         }
         (state.engine, state.founding, state.incoming) = (None, None, None);
         (state.leader, state.may_found_since, state.is_unsaved) = (None, None, true);
+        state.lacks_members_since = None;
     }
 
     /// Whether a majority of `voters` may still live. One that is there with another birth has lost

@@ -14,10 +14,10 @@
 //! majorities of the same founders share one, also when two of them propose at once. A founder that
 //! is not there yet is a placeholder among the voters: it counts for the majority without voting.
 //!
-//! The first members are admitted together: the leader waits until the founders, and all nodes that
-//! are there and know no cluster, have asked, for two seconds at most. Where founders lost their
-//! memory, one of these may have the counts of the cluster before, and a node takes ranges only
-//! with the counts of all members.
+//! The first members, also after a recovery, are admitted together: the leader waits until the
+//! voters, and all nodes that are there and know no other cluster, have asked, for two seconds at
+//! most. One of these may have the counts of the cluster before, and a node takes ranges only with
+//! the counts of all members.
 //!
 //! With `bootstrap_expect` two clusters can arise only if twice as many nodes start at once as are
 //! expected, in two groups that do not reach each other.
