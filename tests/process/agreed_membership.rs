@@ -1,10 +1,11 @@
 //! Members and voters are agreed on: a node that starts without a majority of the voters decides
 //! nothing, however long it waits and whatever it remembers.
 
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate_testkit::http_client::{Http, check_body};
+use tidegate_testkit::http_client::{Http, check_body, hits_body};
 use tidegate_testkit::process::{Cluster, ClusterOptions, Node, THREE};
 use tidegate_testkit::wait::until;
 
@@ -211,28 +212,70 @@ async fn what_founders_without_disks_found_anew_is_another_cluster() {
     assert!(again.iter().all(|admitted| *admitted <= LIMIT), "{again:?}");
 }
 
-/// It has copies of all counts, and the other one decides nothing without them. Checks are sent all
-/// the time: copies that came later would count no hits that were admitted until then.
+/// It has copies of all counts, and the other one decides nothing without them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pair_that_is_founded_anew_has_the_counts_of_the_node_that_stayed() {
-    let mut cluster =
-        Cluster::start(TIDEGATE, ClusterOptions { nodes: &["n1", "n2"], ..QUOTA }).await;
-    let used: Vec<String> = (0..50).map(|number| format!("used-{number}")).collect();
-    for key in &used {
-        assert_eq!(cluster.admitted(&[0, 1], "quota", "user", key, LIMIT).await, LIMIT);
-    }
-    let listeners = [cluster.nodes[0].http, cluster.nodes[1].http];
+    let options = ClusterOptions { nodes: &["n1", "n2"], ..QUOTA };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
+    let used = use_up(&cluster).await;
     let voter = &mut cluster.nodes[0];
     voter.kill();
     voter.start();
     cluster.nodes[1].logged("leaving that cluster", 1).await;
-    let (http, again) = (Http::new(), AtomicUsize::new(0));
+    assert_eq!(admitted_until_one_view(&mut cluster, &used).await, 0);
+}
+
+/// The third node has copies of all counts and runs on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_is_recovered_has_the_counts_of_the_nodes_that_ran_on() {
+    let sets = &["cluster.deadline=1s", "cluster.voters=1", "cluster.replicas=2"];
+    let mut cluster = Cluster::start(TIDEGATE, ClusterOptions { sets, ..WITH_DISKS }).await;
+    let used = use_up(&cluster).await;
+    let id = cluster.nodes[0].map().await.unwrap().cluster;
+    for node in &mut cluster.nodes[..2] {
+        node.kill();
+    }
+    let config = cluster.dir.path().join("n2/cluster.toml");
+    let mut recover = Command::new(TIDEGATE);
+    recover.env_clear().args(["recover", "--yes", "--cluster", &id, "--config"]).arg(config);
+    let recovered = recover.output().unwrap();
+    assert!(recovered.status.success(), "{recovered:?}");
+    cluster.nodes[1].start();
+    assert_eq!(admitted_until_one_view(&mut cluster, &used).await, 0);
+}
+
+/// Keys whose limits are used up, of which all nodes have counts.
+async fn use_up(cluster: &Cluster) -> Vec<String> {
+    let keys: Vec<String> = (0..50).map(|number| format!("used-{number}")).collect();
+    for key in &keys {
+        let body = hits_body("quota", "user", key, LIMIT as u64);
+        let reply = cluster.http.check(cluster.nodes[0].http, &body).await.unwrap();
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+    for node in &cluster.nodes {
+        until("it has all counts", Duration::from_secs(30), async || {
+            match node.metric("tidegate_store_keys").await {
+                50 => Ok(()),
+                known => Err(format!("{} has {known}", node.id)),
+            }
+        })
+        .await;
+    }
+    keys
+}
+
+/// What is admitted of `keys` until all nodes have one view, and after that. Checks are sent all the
+/// time: copies that came later would count no hits that were admitted until then.
+async fn admitted_until_one_view(cluster: &mut Cluster, keys: &[String]) -> usize {
+    let listeners: Vec<_> = cluster.nodes.iter().map(|node| node.http).collect();
+    let (http, admitted) = (Http::new(), AtomicUsize::new(0));
     let check_all = async || {
-        for (key, listener) in used.iter().flat_map(|key| listeners.map(|it| (key, it))) {
-            // The one that starts does not listen yet.
-            let reply = http.check(listener, &check_body("quota", "user", key)).await;
+        for (key, listener) in keys.iter().flat_map(|key| listeners.iter().map(move |it| (key, it)))
+        {
+            // One that starts does not listen yet.
+            let reply = http.check(*listener, &check_body("quota", "user", key)).await;
             let is_admitted = reply.is_ok_and(|reply| reply.status == 200);
-            again.fetch_add(usize::from(is_admitted), Ordering::Relaxed);
+            admitted.fetch_add(usize::from(is_admitted), Ordering::Relaxed);
         }
     };
     tokio::select! {
@@ -240,7 +283,7 @@ async fn a_pair_that_is_founded_anew_has_the_counts_of_the_node_that_stayed() {
         () = async { loop { check_all().await } } => {}
     }
     check_all().await;
-    assert_eq!(again.into_inner(), 0);
+    admitted.into_inner()
 }
 
 /// The new node votes after five seconds. If both left before, one of three voters would be left.
