@@ -68,17 +68,7 @@ async fn dogstatsd_gets_datagrams_with_tags() {
     .await;
     node.check(1).await;
     let wanted = format!("{CALLS}:1|c|#env:prod");
-    in_time("a datagram with the call", async {
-        let mut bytes = [0; 2_048];
-        loop {
-            let read = server.recv(&mut bytes).await.unwrap();
-            let text = std::str::from_utf8(&bytes[..read]).unwrap();
-            if text.lines().any(|line| line == wanted) {
-                return;
-            }
-        }
-    })
-    .await;
+    datagram_with(&server, &wanted).await;
     node.end().await;
 }
 
@@ -95,17 +85,7 @@ async fn what_is_counted_while_no_datagram_arrives_is_sent_later() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let server = UdpSocket::bind(addr).await.unwrap();
     let wanted = format!("{CALLS}:3|c");
-    in_time("a datagram with all calls", async {
-        let mut bytes = [0; 2_048];
-        loop {
-            let read = server.recv(&mut bytes).await.unwrap();
-            let text = std::str::from_utf8(&bytes[..read]).unwrap();
-            if text.lines().any(|line| line == wanted) {
-                return;
-            }
-        }
-    })
-    .await;
+    datagram_with(&server, &wanted).await;
     node.end().await;
 }
 
@@ -145,6 +125,21 @@ async fn the_names_are_not_exported_by_default() {
 }
 
 // === a node ===
+
+/// Waits for a datagram with this line.
+async fn datagram_with(server: &UdpSocket, wanted: &str) {
+    in_time("a datagram with the line", async {
+        let mut bytes = [0; 2_048];
+        loop {
+            let read = server.recv(&mut bytes).await.unwrap();
+            let text = std::str::from_utf8(&bytes[..read]).unwrap();
+            if text.lines().any(|line| line == wanted) {
+                return;
+            }
+        }
+    })
+    .await;
+}
 
 /// A standalone node with its listeners.
 struct Running {
