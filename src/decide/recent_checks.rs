@@ -44,7 +44,7 @@ pub(super) struct Recent {
 }
 
 impl RecentChecks {
-    /// A check of this key for so many hits.
+    /// Counts a check of this key for `hits`.
     pub(super) fn count(&self, key: KeyHash, hits: u32, monotonic: Monotonic) {
         let places = self.places.get_or_init(|| (0..PLACES).map(|_| AtomicU64::new(0)).collect());
         let Some(place) = place(places, key) else { return };

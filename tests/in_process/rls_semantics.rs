@@ -212,8 +212,8 @@ async fn a_used_up_quota_beside_a_descriptor_without_a_rule_refuses_no_request()
     let envoy = Envoy { all_or_nothing: true, quota_mode: true, ..Envoy::default() };
     let node = node(envoy).await;
     statuses(&node, &[hits("hour", 10), hits("minute", 1)]).await;
-    statuses(&node, &[hits("hour", 1), hits("zero", 1), hits("nobody", 1)]).await;
-    statuses(&node, &[hits("minute", 1), hits("zero", 1), hits("nobody", 1)]).await;
+    statuses(&node, &[hits("hour", 1), hits("zero", 1), hits("unmatched", 1)]).await;
+    statuses(&node, &[hits("minute", 1), hits("zero", 1), hits("unmatched", 1)]).await;
     assert_eq!(statuses(&node, &[hits("minute", 0)]).await[0]["limit_remaining"], 1);
 }
 

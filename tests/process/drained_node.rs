@@ -84,7 +84,7 @@ async fn sighup_ends_no_node_that_has_no_terminal() {
     assert_eq!(node.exit_code(Duration::from_secs(30)).await, Some(0));
 }
 
-/// It has ranges still, as nobody is there to take them.
+/// It has ranges still, as no other node is there to take them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_node_that_leaves_is_not_evicted() {
     let options = ClusterOptions { nodes: &["n1"], rules: RULES, ..ClusterOptions::default() };

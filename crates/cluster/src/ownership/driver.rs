@@ -271,7 +271,7 @@ impl Driver {
         let arcs_of = |node: &NodeId| arcs.get(node).cloned().unwrap_or_default();
         machines.ring.follow(RingMembers::new(map.clone(), arcs_of));
         self.expect_takeovers(machines, &last_map, &last_topology, &heard);
-        // The last member that leaves has nobody to hand over to.
+        // The last member that leaves has no other to hand over to.
         let me = &self.options.me.node;
         let was_leaving = last_map.get(me).is_some_and(|member| member.state == MapState::Draining);
         let has_left = was_leaving && map.get(me).is_none();

@@ -19,7 +19,7 @@
 //! A client library does not fit: cadence sends one line a metric through its own queue, has
 //! neither TCP nor tags in names, and does not track what was delivered.
 //!
-//! Over UDP a write succeeds although nobody listens, and the next one reports that. So an empty
+//! Over UDP a write succeeds although no server listens, and the next one reports that. So an empty
 //! datagram goes first, which servers ignore: if the host of the server answers it with an error
 //! within [`PROBE_PAUSE`], nothing else is sent. A host that is gone does not answer, and what is
 //! sent to it is lost.
