@@ -47,8 +47,6 @@ use crate::config::Envoy;
 struct Together<'a> {
     /// Those that have limits, in its order.
     checks: SmallVec<[&'a PlannedCheck; 2]>,
-    /// No rule matches some descriptor.
-    has_unmatched: bool,
     envoy: &'a Envoy,
 }
 
@@ -58,16 +56,14 @@ type Decisions = SmallVec<[Option<Decided>; 2]>;
 type Round = SmallVec<[Option<Hits>; 2]>;
 
 impl Decider {
-    /// Decides the `checks` of a request as `envoy` requires. Of the request, `has_unmatched` says
-    /// whether no rule matches some descriptor.
+    /// Decides the `checks` of a request as `envoy` requires.
     pub(super) async fn all_or_nothing<'a>(
         &self,
         checks: SmallVec<[&'a PlannedCheck; 2]>,
-        has_unmatched: bool,
         envoy: &'a Envoy,
         now: Timestamp,
     ) -> SmallVec<[Decided; 2]> {
-        let request = Together { checks, has_unmatched, envoy };
+        let request = Together { checks, envoy };
         let checks = &request.checks;
         if !request.envoy.local_cache {
             let none = checks.iter().map(|_| None).collect();
@@ -250,14 +246,14 @@ impl Together<'_> {
     }
 
     /// The same where those checks are over their limits. One of a rule in shadow mode refuses no
-    /// request.
+    /// request. A descriptor without a rule does not matter here, although it may be a quota that
+    /// is not used up: where all others are over their limits, there is none to be spared.
     fn is_refused_where(&self, over: impl Iterator<Item = bool>) -> bool {
         let all_quota = self.envoy.quota_mode;
         let of_check = |(check, is_over): (&&PlannedCheck, bool)| {
             (is_over && !check.rule.shadow, all_quota || check.rule.quota_mode)
         };
-        let unmatched = self.has_unmatched.then_some((false, all_quota));
-        is_refused(self.checks.iter().zip(over).map(of_check).chain(unmatched))
+        is_refused(self.checks.iter().zip(over).map(of_check))
     }
 }
 

@@ -294,8 +294,7 @@ impl Decide for Decider {
         let limited = plans.iter().flatten().filter(|check| check.has_limits());
         let decided = if envoy.all_or_nothing || envoy.local_cache {
             // Boxed: its state is large, and most nodes never need it.
-            let has_unmatched = plans.iter().any(Option::is_none);
-            Box::pin(self.all_or_nothing(limited.collect(), has_unmatched, envoy, now)).await
+            Box::pin(self.all_or_nothing(limited.collect(), envoy, now)).await
         } else {
             self.decide_each(limited.map(|check| (check, check.hits)), now).await
         };

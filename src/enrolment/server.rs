@@ -33,15 +33,13 @@ const BODY_BYTES_MAX: usize = 16 * 1024;
 
 /// The routes of the listener. A body may take `body_timeout`.
 pub fn router(issuer: Arc<Issuer>, body_timeout: Duration) -> Router {
-    let join = async move |State(issuer): State<Arc<Issuer>>, request: Request| match timeout(
-        body_timeout,
-        Bytes::from_request(request, &()),
-    )
-    .await
-    {
-        Ok(Ok(body)) => join(issuer, &body).await,
-        Ok(Err(rejection)) => rejection.into_response(),
-        Err(_) => refuse(StatusCode::REQUEST_TIMEOUT, "send the whole request at once"),
+    let join = async move |State(issuer): State<Arc<Issuer>>, request: Request| {
+        let body = timeout(body_timeout, Bytes::from_request(request, &()));
+        match body.await {
+            Ok(Ok(body)) => join(issuer, &body).await,
+            Ok(Err(rejection)) => rejection.into_response(),
+            Err(_) => refuse(StatusCode::REQUEST_TIMEOUT, "send the whole request at once"),
+        }
     };
     Router::new()
         .route(JOIN_PATH, post(join))
