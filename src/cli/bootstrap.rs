@@ -16,7 +16,7 @@ pub(super) struct Args {
 const EXAMPLES: &str = "\
 For nodes that are configured with neither cluster.founders nor cluster.bootstrap_expect. Run it
 once in each region, on one node: the others join it, and vote when there are enough. The node
-refuses when it knows a cluster, or a peer does.
+refuses when it knows a cluster or a peer does, and while one is being founded.
 
 Example:
   tidegate bootstrap --url http://10.1.0.4:8082";

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tidegate_cluster::edge::Publisher;
 use tidegate_cluster::environment::Clock;
+use tidegate_cluster::membership::PingAnswer;
 use tidegate_cluster::mesh::wire::{
     Call, Check, CombinedCheck, Digest, EdgeCall, GrantAsk, Group, InterventionCall, PingStatus,
     PongStatus, Reply, RevocationCall, SyncRole, TRACE_STATE_BYTES_MAX, TracedCheck,
@@ -14,6 +15,7 @@ use tidegate_cluster::mesh::{Peer, Service, ServiceReply};
 use tidegate_cluster::pki::Role;
 use tidegate_cluster::{replication, revocations};
 use tidegate_limiter::units::Hits;
+use tidegate_ownership::Epoch;
 use tidegate_ownership::autopilot::COMPLAINTS_MAX;
 use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::standstill::ClockReading;
@@ -125,13 +127,16 @@ impl Service for PeerService {
     }
 
     fn ping_status(&self, peer: &Peer) -> PingStatus {
-        let Joined { ownership_driver, synchroniser, .. } = &self.joined;
+        let Joined { membership, ownership_driver, synchroniser, .. } = &self.joined;
         if peer.role == Role::Edge {
             // It has no use for it.
             return PingStatus::default();
         }
         let mut status = ownership_driver.ping_status(peer);
         status.complaints.pushed = synchroniser.pushed(status.cluster);
+        if status.epoch == Epoch(0) {
+            status.cluster = membership.founding();
+        }
         status
     }
 
@@ -140,7 +145,11 @@ impl Service for PeerService {
         if from.role == Role::Edge {
             return;
         }
-        membership.peer_seen(from, status.cluster, status.epoch, Some(status.report));
+        // In this order: the ping was not sent later than that.
+        let now = membership.now();
+        let age = self.clock.monotonic().since(reading.sent);
+        let answer = PingAnswer { report: status.report, asked_at: now.minus(age) };
+        membership.peer_seen(from, status.cluster, status.epoch, Some(answer));
         ownership_driver.pong_received(from, reading, status);
     }
 
@@ -182,7 +191,10 @@ impl PeerService {
         }
         let Joined { ownership_driver, membership, .. } = &self.joined;
         membership.peer_seen(from, status.cluster, status.epoch, None);
-        let (pong, member) = ownership_driver.ping_received(from, &status);
+        let (mut pong, member) = ownership_driver.ping_received(from, &status);
+        if pong.epoch == Epoch(0) {
+            pong.cluster = membership.founding();
+        }
         if let Some(member) = member {
             membership.complained(member, status.complaints);
         }

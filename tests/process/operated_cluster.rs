@@ -1,8 +1,10 @@
 //! What an operator does by hand: found a cluster, look at its members, forget one, and continue
 //! from one disk when the majority is gone.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use tidegate::admin::MembersReport;
@@ -107,6 +109,86 @@ async fn a_founder_that_waits_for_others_founds_nothing_by_hand() {
     .await;
     let members = ask(&n1, &["members"]);
     assert_eq!(members, (0, "n1 knows no cluster yet: it has no members\n".to_owned()));
+}
+
+/// An operator's script runs it on all hosts: each would found a cluster of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_are_to_found_at_the_same_time_found_one_cluster() {
+    let _exclusive = exclusive::share().await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut nodes = three_nodes(dir.path(), true);
+    nodes.iter_mut().for_each(Node::start);
+    reach_each_other(&nodes).await;
+
+    let orders: Vec<_> = thread::scope(|scope| {
+        let order = |node| scope.spawn(move || ask(node, &["bootstrap"]));
+        let running: Vec<_> = nodes.iter().map(order).collect();
+        running.into_iter().map(|order| order.join().unwrap()).collect()
+    });
+    assert!(orders.iter().any(|(code, _)| *code == 0), "{orders:?}");
+    for node in &mut nodes {
+        node.ready(3).await;
+    }
+    let clusters: BTreeSet<_> = nodes.iter().map(|node| map(node).unwrap().cluster).collect();
+    assert_eq!(clusters.len(), 1, "{clusters:?} {orders:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_has_founded_once_by_hand_founds_no_other_cluster() {
+    let _exclusive = exclusive::share().await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut nodes = three_nodes(dir.path(), false);
+    nodes.iter_mut().for_each(Node::start);
+    reach_each_other(&nodes).await;
+    assert_eq!(ask(&nodes[0], &["bootstrap"]).0, 0);
+    for node in &mut nodes {
+        node.ready(3).await;
+    }
+    until("all three vote", TIMEOUT, async || {
+        let founded = map(&nodes[0])?;
+        (founded.voters == 3).then_some(()).ok_or_else(|| format!("{founded:?}"))
+    })
+    .await;
+
+    for node in &mut nodes[1..] {
+        node.kill();
+        node.start();
+    }
+    nodes[0].logged("has restarted without its memory; leaving that cluster", 1).await;
+    // They would join one that the first has founded.
+    for node in &nodes[1..] {
+        node.logged("no cluster found; waiting", 1).await;
+    }
+    assert_eq!(ask(&nodes[2], &["bootstrap"]).0, 0);
+    for node in &mut nodes {
+        node.ready(3).await;
+    }
+    assert_eq!(nodes[0].log().matches("founding a cluster").count(), 1);
+}
+
+/// Three nodes that know each other, and not who founds. They do not run yet.
+fn three_nodes(dir: &Path, has_disks: bool) -> Vec<Node> {
+    let names = ["n1", "n2", "n3"];
+    certificates::write(TIDEGATE, &dir.join("pki"), names.map(|name| (name, None)));
+    let client = Http::new();
+    let mut nodes: Vec<Node> = Vec::new();
+    for name in names {
+        let seeds: Vec<_> = nodes.iter().map(|node| node.mesh.to_string()).collect();
+        let keys = format!("seeds = {seeds:?}");
+        nodes.push(new_node(dir, &client, name, &keys, has_disks));
+    }
+    nodes
+}
+
+async fn reach_each_other(nodes: &[Node]) {
+    for node in nodes {
+        until("it reaches the others", TIMEOUT, async || {
+            node.status().await?;
+            let peers = node.metric("tidegate_mesh_peers_up").await;
+            (peers == 2).then_some(()).ok_or_else(|| peers.to_string())
+        })
+        .await;
+    }
 }
 
 /// A node with these keys in its section `cluster`. It does not run yet.

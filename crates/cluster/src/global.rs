@@ -32,7 +32,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::home_copies::{Due, HomeCopies};
-use crate::membership::Membership;
+use crate::membership::{Membership, PingAnswer};
 use crate::mesh::wire::{Call, GlobalPing, GlobalPong, Reply};
 use crate::mesh::{Mesh, Peer, StreamClass};
 use crate::ownership::driver::skip_pause;
@@ -440,12 +440,13 @@ impl Global {
                 homes_changed_at: state.map.homes.changed_at,
             }
         };
-        let sent = self.ownership.monotonic();
+        let (sent, asked_at) = (self.ownership.monotonic(), self.membership.now());
         let timeout = self.options.lease.to_std() / 2;
         let call = Call::GlobalPing(ping);
         let reply = self.mesh.call_peer(&peer, StreamClass::Control, call, timeout).await;
         if let Ok(Reply::GlobalPong(pong)) = reply {
-            self.membership.peer_seen(&peer, pong.cluster, pong.epoch, Some(pong.report));
+            let answer = PingAnswer { report: pong.report, asked_at };
+            self.membership.peer_seen(&peer, pong.cluster, pong.epoch, Some(answer));
             self.driver.global_pong_received(&peer.identity, sent, pong);
         }
     }

@@ -108,9 +108,21 @@ struct State {
 #[derive(Clone, Debug)]
 struct PeerMap {
     identity: Identity,
+    /// Of its map; without one, of the cluster that it is founding.
     cluster: ClusterId,
     epoch: Epoch,
     at: Monotonic,
+    /// When the last ping that it answered was sent.
+    asked_at: Monotonic,
+}
+
+/// What the answer to a ping says beside the map.
+#[derive(Clone, Copy, Debug)]
+pub struct PingAnswer {
+    /// The newest epoch that the peer reports as a voter.
+    pub report: Epoch,
+    /// When the ping was sent, by [`Membership::now`].
+    pub asked_at: Monotonic,
 }
 
 /// Why an order of an operator was not accepted.
@@ -183,6 +195,12 @@ const FIRST_MEMBERS_WAIT: Span = Span::from_secs(2);
 /// Foreign clusters that are logged once each.
 const FOREIGN_MAX: usize = 16;
 
+impl PeerMap {
+    fn is_founding(&self) -> bool {
+        self.epoch == Epoch(0) && self.cluster != ClusterId::default()
+    }
+}
+
 impl Membership {
     /// The node of `saved`. Nothing is sent until [`Membership::run`].
     pub fn new(
@@ -253,7 +271,7 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// It knows a cluster or takes part in founding one, or a peer knows one.
+    /// It knows a cluster or takes part in founding one, or a peer does.
     pub fn bootstrap(&self) -> Result<(), String> {
         let state = &mut *self.state.lock();
         let map = self.map.borrow().clone();
@@ -278,7 +296,11 @@ impl Membership {
                     .to_owned(),
             );
         }
+        if let Some((id, _)) = state.peers.iter().find(|(_, peer)| peer.is_founding()) {
+            return Err(format!("node {id} is founding a cluster; this node joins it"));
+        }
         state.founders = Founders::This;
+        state.may_found_since = Some(self.now());
         self.wake.notify_one();
         Ok(())
     }
@@ -361,17 +383,27 @@ impl Membership {
         }
     }
 
-    /// A peer's ping or answer named its map.
-    pub fn peer_seen(&self, peer: &Peer, cluster: ClusterId, epoch: Epoch, report: Option<Epoch>) {
+    /// A peer's ping, or the answer to one of this node's, named its map.
+    pub fn peer_seen(
+        &self,
+        peer: &Peer,
+        cluster: ClusterId,
+        epoch: Epoch,
+        answer: Option<PingAnswer>,
+    ) {
         if !self.includes(peer) {
             return;
         }
         let now = self.now();
         let state = &mut *self.state.lock();
-        let known = PeerMap { identity: peer.identity.clone(), cluster, epoch, at: now };
+        let identity = peer.identity.clone();
+        let before = state.peers.get(&peer.id).filter(|before| before.identity == identity);
+        let asked_before = before.map_or_else(Monotonic::default, |before| before.asked_at);
+        let asked_at = answer.map_or(asked_before, |answer| answer.asked_at.max(asked_before));
+        let known = PeerMap { identity, cluster, epoch, at: now, asked_at };
         state.peers.insert(peer.id.clone(), known);
         let own = self.map.borrow().clone();
-        if let Some(report) = report
+        if let Some(PingAnswer { report, .. }) = answer
             && cluster == own.cluster
         {
             let reported = state.reports.entry(peer.identity.clone()).or_default();
@@ -463,6 +495,17 @@ impl Membership {
     }
 
     // === state ===
+
+    /// The cluster that this node is founding, for peers without a cluster; 0 if there is none.
+    pub fn founding(&self) -> ClusterId {
+        let state = self.state.lock();
+        match &state.founding {
+            _ if self.map.borrow().epoch > Epoch(0) => ClusterId::default(),
+            Some(map) => map.cluster,
+            None if state.may_found_since.is_some() => self.next_cluster(&state),
+            None => ClusterId::default(),
+        }
+    }
 
     /// The map in force; epoch 0 before the first.
     pub fn maps(&self) -> watch::Receiver<Arc<ClusterMap>> {
@@ -769,6 +812,12 @@ impl Membership {
         if let Some((node, _)) = newer {
             return vec![Request::Fetch(node.clone(), own.cluster, own.epoch)];
         }
+        // An order to found a cluster does not outlast the first that there is.
+        let knows_cluster =
+            own.epoch > Epoch(0) || state.peers.values().any(|peer| peer.epoch > Epoch(0));
+        if state.founders == Founders::This && knows_cluster {
+            state.founders = Founders::None;
+        }
         // By the newest map that there is: in an older one voters may be missing that were replaced
         // since.
         self.check_cluster(state, &own);
@@ -848,7 +897,20 @@ impl Membership {
         let fresh: BTreeMap<NodeId, Identity> =
             state.peers.iter().map(|(id, peer)| (id.clone(), peer.identity.clone())).collect();
         if state.founding.is_none() && state.engine.is_none() {
-            let Some(voters) = voters_to_found(&state.founders, &self.me, &fresh) else {
+            let is_ordered = state.founders == Founders::This;
+            let mut before_me = state.peers.range(..&self.me.node);
+            let first = before_me.find(|(_, peer)| peer.is_founding());
+            if let Some((first, _)) = first
+                && is_ordered
+            {
+                tracing::warn!(
+                    node = %first,
+                    "that node is founding a cluster as well; this one joins it, and founds none"
+                );
+                state.founders = Founders::None;
+            }
+            let voters = voters_to_found(&state.founders, &self.me, &fresh);
+            let Some(voters) = voters.filter(|_| first.is_none()) else {
                 state.may_found_since = None;
                 // Another one may found, and then waits for this one (`FIRST_MEMBERS_WAIT`).
                 let is_region = self.options.group == Group::Region;
@@ -860,8 +922,12 @@ impl Membership {
             if now < since.plus(FOUND_AFTER) {
                 return Vec::new();
             }
-            // Another one each time: a map of the cluster before would be taken for a newer one.
-            let cluster = ClusterId(self.options.random.wrapping_add(state.foundings).max(1));
+            // One that has the same order says so in an answer that it gave since, or knows of this
+            // one. Founders that are configured ask each other.
+            if is_ordered && state.peers.values().any(|peer| peer.asked_at < since) {
+                return Vec::new();
+            }
+            let cluster = self.next_cluster(state);
             state.foundings += 1;
             let map = first_map(cluster, voters, self.options.homes.clone());
             tracing::info!(%cluster, voters = ?map.voters.current, "founding a cluster");
@@ -880,6 +946,11 @@ impl Membership {
             .collect();
         requests.extend(self.ask_to_join(state, None));
         requests
+    }
+
+    /// Another one each time: a map of the cluster before would be taken for a newer one.
+    fn next_cluster(&self, state: &State) -> ClusterId {
+        ClusterId(self.options.random.wrapping_add(state.foundings).max(1))
     }
 
     fn take_part(&self, state: &mut State, map: ClusterMap) {
@@ -1001,7 +1072,8 @@ impl Membership {
         })
     }
 
-    fn now(&self) -> Monotonic {
+    /// The time since this node began, by the clock of this module.
+    pub fn now(&self) -> Monotonic {
         let since = self.start.elapsed();
         Monotonic::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }

@@ -439,7 +439,7 @@ pub struct GlobalPong {
 /// What a node says about itself with each ping.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PingStatus {
-    /// The cluster of its map; 0 without one.
+    /// The cluster of its map; without one, with epoch 0, that which it is founding, or 0.
     pub cluster: ClusterId,
     pub epoch: Epoch,
     /// Its admission to that map; `None` when it is no member.
@@ -454,7 +454,7 @@ pub struct PingStatus {
 /// What a node, as a voter, answers to a ping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PongStatus {
-    /// The cluster of its map; 0 without one.
+    /// As in [`PingStatus`].
     pub cluster: ClusterId,
     /// The newest map that it knows.
     pub epoch: Epoch,

@@ -419,7 +419,7 @@ impl Driver {
             self.publish(machines);
         }
         machines.unanswered.insert(peer.id.clone(), (peer.generation, 0));
-        if status.cluster != machines.map.cluster {
+        if status.cluster != machines.map.cluster || status.epoch == Epoch(0) {
             return;
         }
         let PongStatus { report, grant, .. } = status;
