@@ -17,7 +17,7 @@ use tidegate_cluster::pki::Role;
 use tidegate_cluster::replication::Replicator;
 use tidegate_cluster::sync::Synchroniser;
 use tidegate_limiter::descriptor::Descriptor;
-use tidegate_limiter::policy::{Mode, Scope};
+use tidegate_limiter::policy::{Mode, OnUnavailable, Scope};
 use tidegate_limiter::quota::Algorithm;
 use tidegate_limiter::store::{Counter, KeyHash, KeyHasher, LocalActor, Store, Verdicts};
 use tidegate_limiter::units::{Hits, Timestamp};
@@ -55,6 +55,8 @@ use crate::traces::Traces;
 #[derive(Debug)]
 pub struct Options {
     pub envoy: Envoy,
+    /// Of limits that Envoy's requests carry, where no rule matches.
+    pub on_unavailable: OnUnavailable,
     /// Mode and `on_unavailable` of the limits that clients name themselves.
     pub throttle_rule: Arc<Rule>,
     /// The same of the limits that requests carry with their key.
@@ -290,7 +292,10 @@ impl Decide for Decider {
         let envoy = if request.for_envoy { &options.envoy } else { without_envoy };
         let (hasher, tallies) = (&node.hasher, &*rules.tallies);
         let interventions = &*node.interventions;
-        let plans = Planner { book: &book, hasher, interventions, envoy, tallies }.plan(&request);
+        let on_unavailable = options.on_unavailable;
+        let planner =
+            Planner { book: &book, hasher, interventions, envoy, on_unavailable, tallies };
+        let plans = planner.plan(&request);
         let limited = plans.iter().flatten().filter(|check| check.has_limits());
         let decided = if envoy.all_or_nothing || envoy.local_cache {
             // Boxed: its state is large, and most nodes never need it.

@@ -73,7 +73,7 @@ impl Decider {
         entries: &[Entry<'_>],
         hits: Hits,
     ) -> Option<PlannedCheck> {
-        let Shared { node, rules, without_envoy, .. } = &*self.shared;
+        let Shared { node, rules, without_envoy, options, .. } = &*self.shared;
         let book = rules.book.load_full();
         if !book.has_domain(domain) {
             return None;
@@ -83,6 +83,7 @@ impl Decider {
             hasher: &node.hasher,
             interventions: &node.interventions,
             envoy: without_envoy,
+            on_unavailable: options.on_unavailable,
             tallies: &rules.tallies,
         };
         let entries = entries.to_vec();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tidegate_cluster::interventions::Interventions;
 use tidegate_limiter::descriptor::{Descriptor, Entry};
-use tidegate_limiter::policy::Mode;
+use tidegate_limiter::policy::{Durability, Mode, OnUnavailable};
 use tidegate_limiter::store::{Counter, DescriptorHash, KeyHash, KeyHasher};
 use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_rules::Found;
@@ -46,6 +46,8 @@ pub(super) struct Planner<'a> {
     pub(super) hasher: &'a KeyHasher,
     pub(super) interventions: &'a Interventions,
     pub(super) envoy: &'a Envoy,
+    /// Of limits in requests where no rule matches.
+    pub(super) on_unavailable: OnUnavailable,
     pub(super) tallies: &'a Tallies,
 }
 
@@ -71,7 +73,13 @@ impl Planner<'_> {
         if let Some(limit) = descriptor.limit.filter(|_| self.envoy.overrides)
             && self.book.has_domain(domain)
         {
-            let rule = Arc::new(Rule::brought_along(domain, entries, limit));
+            let replaced = self.book.find(domain, entries).map(|found| found.rule);
+            let (on_unavailable, durability) = replaced.map_or_else(
+                || (self.on_unavailable, Durability::default()),
+                |rule| (rule.on_unavailable, rule.durability),
+            );
+            let rule = Rule::brought_along(domain, entries, limit, on_unavailable, durability);
+            let rule = Arc::new(rule);
             let (counters, blocked_until) =
                 self.counters(&rule, self.hasher.descriptor(domain, entries));
             let (tally_name, metadata) = (None, None);

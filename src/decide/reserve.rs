@@ -335,7 +335,7 @@ impl Decider {
         descriptors: &[Descriptor<'_>],
         amount: u64,
     ) -> (Plans, Timestamp) {
-        let Shared { node, rules, without_envoy, .. } = &*self.shared;
+        let Shared { node, rules, without_envoy, options, .. } = &*self.shared;
         let (book, tallies) = (rules.book.load_full(), &*rules.tallies);
         let hits = Hits::new(i64::try_from(amount).unwrap_or(i64::MAX));
         let request = CheckRequest { domain, descriptors, hits, for_envoy: false };
@@ -344,6 +344,7 @@ impl Decider {
             hasher: &node.hasher,
             interventions: &node.interventions,
             envoy: without_envoy,
+            on_unavailable: options.on_unavailable,
             tallies,
         };
         let mut plans = planner.plan(&request);

@@ -253,6 +253,7 @@ impl Core {
         let blocked_sources = blocked_sources.map(Arc::new);
         let options = decide::Options {
             envoy: config.envoy.clone(),
+            on_unavailable: config.defaults.on_unavailable,
             throttle_rule: Arc::new(throttle_rule),
             carried_rules,
             deadline: config.cluster.deadline.to_std(),

@@ -7,14 +7,18 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate::config::Config;
-use tidegate::decide::{CommitRequest, Reserve, ReserveRequest, VerdictSource};
+use tidegate::decide::{
+    CheckRequest, CheckResponse, CommitRequest, Decide, Reserve, ReserveRequest, VerdictSource,
+};
 use tidegate_cluster::edge::HOMES;
 use tidegate_cluster::mesh::StreamClass;
 use tidegate_cluster::mesh::wire::{Call, Group, InterventionCall, MapCall, Reply, Sync, SyncRole};
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::descriptor::{Descriptor, Entry};
+use tidegate_limiter::policy::OnUnavailable;
+use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::{Interventions, Settled};
-use tidegate_limiter::units::{Span, Timestamp};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::Epoch;
 use tidegate_ownership::cluster_map::ClusterId;
 use tidegate_ownership::identity::NodeId;
@@ -242,7 +246,10 @@ async fn an_edge_reserves_at_cores_that_it_does_not_follow() {
 async fn an_edge_without_cores_goes_on_by_on_unavailable() {
     let authority = authority();
     let mut cores = cluster_under(&authority, &[("a", "eu")], RULES, |_| {}).await;
-    let short = |config: &mut Config| config.cluster.deadline = Span::from_millis(50);
+    let short = |config: &mut Config| {
+        config.cluster.deadline = Span::from_millis(50);
+        config.defaults.on_unavailable = OnUnavailable::Deny;
+    };
     let edges = edges_with(&authority, &cores, &["e1"], short).await;
     let edge = &edges[0];
     // A pause of the machine may be longer than the deadline.
@@ -257,6 +264,11 @@ async fn an_edge_without_cores_goes_on_by_on_unavailable() {
     let shares = admitted(&[edge], "shared", "x", 30).await;
     assert!((1..30).contains(&shares), "{shares} of 30, as one of the nodes and edges");
     assert!(edge.check("eventual", "x").await.allowed);
+    // As the rule whose limit is replaced, and by the default where none is.
+    for (key, allowed) in [("strict", false), ("open", true), ("unruled", false)] {
+        let answer = check_with_limit(edge, key, 30).await;
+        assert_eq!((answer.allowed, source(&answer)), (allowed, VerdictSource::Fallback), "{key}");
+    }
     assert!(edge.edge().is_open.is_cancelled());
 
     let options = NodeOptions {
@@ -276,6 +288,21 @@ async fn an_edge_without_cores_goes_on_by_on_unavailable() {
         }
     };
     tokio::time::timeout(TIMEOUT, is_back).await.expect("the edge finds it again");
+}
+
+/// A request of Envoy that has a limit of its own.
+async fn check_with_limit(node: &Node, key: &str, limit: u32) -> CheckResponse {
+    let limit = Quota::simple(Algorithm::FixedWindow, limit, Span::from_secs(86_400));
+    let entries = [Entry { key, value: "x" }].into_iter().collect();
+    let descriptor = Descriptor { entries, hits: None, limit: limit.ok() };
+    let descriptors = [descriptor];
+    let check = CheckRequest {
+        domain: "test",
+        descriptors: &descriptors,
+        hits: Hits::ONE,
+        for_envoy: true,
+    };
+    node.core.decider.decide(check).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

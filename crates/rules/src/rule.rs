@@ -51,14 +51,19 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The rule of a limit that is part of a request: strict, with the default policy, and an id
-    /// made of the request.
+    /// The rule of a limit that is part of a request: strict, with an id made of the request.
     ///
     /// Example: `user=ann` and `path` without a value, in the domain `shop`, are
     /// `shop.user_ann.path`.
     ///
     /// Source: envoyproxy/ratelimit, `src/config/config_impl.go`, `descriptorKey`.
-    pub fn brought_along(domain: &str, entries: &[Entry<'_>], limit: Quota) -> Self {
+    pub fn brought_along(
+        domain: &str,
+        entries: &[Entry<'_>],
+        limit: Quota,
+        on_unavailable: OnUnavailable,
+        durability: Durability,
+    ) -> Self {
         let mut id = format!("{domain}.");
         for (index, entry) in entries.iter().enumerate() {
             if index > 0 {
@@ -69,16 +74,24 @@ impl Rule {
                 id.extend(["_", entry.value]);
             }
         }
-        Self { limits: smallvec::smallvec![limit], ..Self::usual(id.into()) }
+        let limits = smallvec::smallvec![limit];
+        Self { limits, on_unavailable, durability, ..Self::usual(id.into()) }
     }
 
     /// The name of the limit `index` in fields of responses: that of the rule, with the window if
-    /// the rule has several limits.
+    /// the rule has several limits, and the algorithm if several of them have this window.
+    ///
+    /// Example: a rule `login` with two limits of a minute and one of an hour has
+    /// `login-1m-gcra`, `login-1m-fixed_window` and `login-1h`.
     pub fn limit_name(&self, index: usize) -> Cow<'_, str> {
         let name = self.name.as_deref().unwrap_or(&self.id);
-        match self.limits.get(index) {
-            Some(quota) if self.limits.len() > 1 => format!("{name}-{}", quota.window()).into(),
-            _ => name.into(),
+        let Some(quota) = self.limits.get(index).filter(|_| self.limits.len() > 1) else {
+            return name.into();
+        };
+        let window = quota.window();
+        match self.limits.iter().filter(|other| other.window() == window).count() {
+            1 => format!("{name}-{window}").into(),
+            _ => format!("{name}-{window}-{}", quota.algorithm().name()).into(),
         }
     }
 
