@@ -17,7 +17,8 @@
 //! Times are rounded **up**, so a client that waits as long is never early. The `X-RateLimit-*`
 //! headers describe the most restrictive descriptor: the refusal that lasts longest, else the limit
 //! with the least remaining. Shadow rules are left out: clients must not slow down for a limit that
-//! is only being tried.
+//! is only being tried. Of several limits of one name, as of two descriptors that one rule limits,
+//! the last two headers have the most restrictive one: clients know a policy by its name.
 //!
 //! *Example*: 100 a minute and 10 a second on the rule `login`, the second of them refusing for
 //! another 0.3 s:
@@ -32,10 +33,12 @@
 //! RateLimit: "login-1m";r=57;t=31, "login-1s";r=0;t=1
 //! ```
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::fmt::Write;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use smallvec::SmallVec;
 use tidegate_limiter::engine::{Retry, Verdict};
 use tidegate_limiter::units::Span;
 use tidegate_rules::rule::Rule;
@@ -125,7 +128,7 @@ pub fn delay(response: &CheckResponse) -> Span {
     if !response.allowed {
         return Span::ZERO;
     }
-    verdicts(response).map(|(_, _, verdict)| verdict.delay).max().unwrap_or(Span::ZERO)
+    verdicts(response).map(|limit| limit.verdict.delay).max().unwrap_or(Span::ZERO)
 }
 
 /// The most restrictive verdict of all descriptors, shadow rules aside.
@@ -139,33 +142,42 @@ pub fn leading_rule(response: &CheckResponse) -> Option<&Rule> {
 }
 
 fn leading(response: &CheckResponse) -> Option<(&Status, &Verdict)> {
-    let waits = |status: &Status, verdict: &Verdict| match verdict.retry {
-        _ if status.allowed => Span::ZERO,
-        Retry::Now => Span::ZERO,
-        Retry::After(span) => span,
-        Retry::Never => Span::MAX,
-    };
     response
         .statuses
         .iter()
         .filter(|status| !is_shadow(status))
         .filter_map(|status| Some((status, status.leading_verdict()?)))
-        .min_by_key(|(status, verdict)| {
-            (
-                status.allowed,
-                Reverse(waits(status, verdict)),
-                verdict.remaining,
-                Reverse(verdict.reset),
-            )
-        })
+        .min_by_key(|(status, verdict)| restriction(status.allowed, verdict))
+}
+
+/// The smaller, the more restrictive.
+fn restriction(is_allowed: bool, verdict: &Verdict) -> impl Ord + use<> {
+    let wait = match verdict.retry {
+        _ if is_allowed => Span::ZERO,
+        Retry::Now => Span::ZERO,
+        Retry::After(span) => span,
+        Retry::Never => Span::MAX,
+    };
+    (is_allowed, Reverse(wait), verdict.remaining, Reverse(verdict.reset))
+}
+
+/// The names of the limits that refused, as in `RateLimit-Policy`.
+pub fn violated(response: &CheckResponse) -> Vec<Cow<'_, str>> {
+    let refusals = verdicts(response).filter(|limit| !limit.verdict.allowed);
+    let mut names = Vec::new();
+    for name in refusals.map(|limit| limit.name()) {
+        if names.len() < ITEMS_MAX && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
 }
 
 /// `RateLimit-Policy` and `RateLimit`.
 fn structured_fields(response: &CheckResponse) -> (String, String) {
     let (mut policy, mut current) = (String::new(), String::new());
-    for (rule, index, verdict) in verdicts(response).take(ITEMS_MAX) {
+    for (name, Limit { rule, index, verdict }) in items(response) {
         let window = rule.limits.get(index).map(tidegate_limiter::quota::Quota::window);
-        let name = rule.limit_name(index);
         let separator = if policy.is_empty() { "" } else { ", " };
         policy.push_str(separator);
         current.push_str(separator);
@@ -181,11 +193,43 @@ fn structured_fields(response: &CheckResponse) -> (String, String) {
     (policy, current)
 }
 
-/// The index of a verdict that is about requests in flight: no limit of a rule has it.
+/// The limits of the two structured fields: of those with one name the most restrictive.
+fn items(response: &CheckResponse) -> SmallVec<[(Cow<'_, str>, Limit<'_>); 2]> {
+    let mut items: SmallVec<[(Cow<'_, str>, Limit<'_>); 2]> = SmallVec::new();
+    for limit in verdicts(response) {
+        let name = limit.name();
+        let restriction = |it: &Limit<'_>| restriction(it.verdict.allowed, it.verdict);
+        if let Some((_, shown)) = items.iter_mut().find(|it| written(&it.0) == written(&name)) {
+            if restriction(&limit) < restriction(shown) {
+                *shown = limit;
+            }
+        } else if items.len() < ITEMS_MAX {
+            items.push((name, limit));
+        }
+    }
+    items
+}
+
+/// A limit that applied.
+#[derive(Clone, Copy)]
+struct Limit<'r> {
+    rule: &'r Rule,
+    /// In its rule; [`IN_FLIGHT`] if it is about requests in flight.
+    index: usize,
+    verdict: &'r Verdict,
+}
+
+impl<'r> Limit<'r> {
+    fn name(&self) -> Cow<'r, str> {
+        self.rule.limit_name(self.index)
+    }
+}
+
+/// No limit of a rule has this index.
 const IN_FLIGHT: usize = usize::MAX;
 
-/// All verdicts except those of shadow rules, with their rule and their index in it.
-fn verdicts(response: &CheckResponse) -> impl Iterator<Item = (&Rule, usize, &Verdict)> {
+/// All limits that applied except those of shadow rules.
+fn verdicts(response: &CheckResponse) -> impl Iterator<Item = Limit<'_>> {
     response
         .statuses
         .iter()
@@ -195,7 +239,7 @@ fn verdicts(response: &CheckResponse) -> impl Iterator<Item = (&Rule, usize, &Ve
             let of_limits = status.source != VerdictSource::InFlight;
             let index = move |index| if of_limits { index } else { IN_FLIGHT };
             let verdicts = status.verdicts.iter().enumerate();
-            verdicts.map(move |(at, verdict)| (rule, index(at), verdict))
+            verdicts.map(move |(at, verdict)| Limit { rule, index: index(at), verdict })
         })
 }
 
@@ -203,18 +247,23 @@ fn is_shadow(status: &Status) -> bool {
     status.rule.as_ref().is_some_and(|rule| rule.shadow)
 }
 
+/// What a name becomes in the two fields.
+fn written(name: &str) -> &[u8] {
+    name.as_bytes().get(..NAME_BYTES_MAX).unwrap_or(name.as_bytes())
+}
+
 /// A string of RFC 9651: printable ASCII in quotes. Other bytes are percent-encoded, so that
 /// different names stay different.
 fn push_string(out: &mut String, text: &str) {
     out.push('"');
-    for byte in text.bytes().take(NAME_BYTES_MAX) {
-        match byte {
-            b'"' | b'\\' => {
+    for byte in written(text) {
+        match *byte {
+            byte @ (b'"' | b'\\') => {
                 out.push('\\');
                 out.push(char::from(byte));
             }
-            b' '..=b'~' => out.push(char::from(byte)),
-            _ => {
+            byte @ b' '..=b'~' => out.push(char::from(byte)),
+            byte => {
                 let _ = write!(out, "%{byte:02X}");
             }
         }

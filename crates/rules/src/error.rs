@@ -104,7 +104,7 @@ pub enum Reason {
     Quota(quota::Error),
     #[error("{} cannot be counted in mode eventual", .0.name())]
     NotEventual(Algorithm),
-    #[error("scope global is for mode strict; an eventual rule is shared by all regions anyway")]
+    #[error("scope global is for strict and leased rules; all regions share an eventual one")]
     GlobalEventual,
     /// An eventual limit has no owner that could wait for a replica.
     #[error("an eventual limit is not replicated before its answer")]
@@ -174,7 +174,7 @@ impl Reason {
             Self::NotEventual(_) => {
                 "use fixed_window or sliding_window_counter, or set mode: strict"
             }
-            Self::GlobalEventual => "remove scope, or set mode: strict",
+            Self::GlobalEventual => "remove scope, or set mode: strict or leased",
             Self::DurableEventual => "remove durability, or set mode: strict",
             Self::LimitCount(_) => "give 1 to 8 limits, or leave rate_limit out",
             Self::UnlimitedInList => "remove it, or the other limits",

@@ -42,6 +42,35 @@ descriptors:
     assert_eq!((refused.limit, refused.remaining, refused.reset), (Some(3), Some(0), Some(58)));
 }
 
+/// Clients know a policy by its name.
+#[test]
+fn limits_have_names_of_their_own_or_are_shown_as_one() {
+    let limiter = limiter(
+        "domain: http
+descriptors:
+  - key: user
+    rate_limit:
+      - {name: few, unit: minute, requests_per_unit: 3, algorithm: gcra}
+      - {name: few, unit: minute, requests_per_unit: 2}
+  - {key: path, rate_limit: {name: path, unit: minute, requests_per_unit: 2}}
+",
+    );
+    let user = [Descriptor::new("user", "ann")];
+    assert!((0..2).all(|_| check(&limiter, &user, 0).allowed));
+    let refused = check(&limiter, &user, 0);
+    assert_eq!(refused.violated, ["few-1m-fixed_window"]);
+    let policies = "\"few-1m-gcra\";q=3;w=60, \"few-1m-fixed_window\";q=2;w=60";
+    assert_eq!(field(&refused, "ratelimit-policy"), policies);
+
+    let path = |value| Descriptor::new("path", value);
+    assert!(check(&limiter, &[path("/a")], 0).allowed);
+    let both = check(&limiter, &[path("/b"), path("/a")], 0);
+    assert_eq!(field(&both, "ratelimit-policy"), "\"path\";q=2;w=60");
+    assert_eq!(field(&both, "ratelimit"), "\"path\";r=0;t=60");
+    let refused = check(&limiter, &[path("/b"), path("/a"), path("/a")], 0);
+    assert_eq!(refused.violated, ["path"]);
+}
+
 #[test]
 fn the_most_restrictive_descriptor_leads() {
     let limiter = limiter(

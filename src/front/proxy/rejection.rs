@@ -64,13 +64,12 @@ pub(super) fn refused(
         response.headers_mut().insert(GRPC_RETRY_PUSHBACK, pushback(answer));
         response
     } else {
-        let violated: Vec<&str> = violated(answer).collect();
         let problem = serde_json::json!({
             "type": QUOTA_EXCEEDED,
             "title": "Quota exceeded",
             "status": status.as_u16(),
             "detail": detail,
-            "violated-policies": violated,
+            "violated-policies": render::violated(answer),
         });
         http_response(status, &problem)
     };
@@ -137,13 +136,6 @@ fn pushback(answer: &CheckResponse) -> HeaderValue {
         // Grows with the span: its ceiling in milliseconds is never early.
         Retry::After(span) => span.as_millis_ceil().into(),
     }
-}
-
-/// Names of the rules that refused, as in `RateLimit-Policy`.
-fn violated(answer: &CheckResponse) -> impl Iterator<Item = &str> {
-    let rules = answer.statuses.iter().filter(|status| !status.allowed);
-    let rules = rules.filter_map(|status| status.rule.as_deref());
-    rules.map(|rule| rule.name.as_deref().unwrap_or(&rule.id)).take(render::ITEMS_MAX)
 }
 
 /// A message in the encoding of gRPC: percent signs for everything that is not printable ASCII.

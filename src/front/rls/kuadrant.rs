@@ -34,7 +34,7 @@ use tidegate_proto::kuadrant_rls::{
 use tidegate_proto::rls::{self, Code, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use tonic::Status;
 
-use super::request::descriptors;
+use super::request::{descriptors, overrides_ignored};
 use super::service::{Error, RlsService, status};
 use super::unary::{self, Body};
 use crate::decide::{self, CheckRequest, Reserve};
@@ -171,10 +171,15 @@ impl<D: Reserve> RlsService<D> {
         let admitted = descriptors(message, &self.bounds).and_then(|descriptors| {
             if self.decide.is_loaded() { Ok(descriptors) } else { Err(Refusal::NotLoaded) }
         });
-        admitted.map_err(|refusal| {
+        let descriptors = admitted.map_err(|refusal| {
             self.stats.refused.add(1);
             status(&Error::Refused(refusal))
-        })
+        })?;
+        let ignored = overrides_ignored(message, false);
+        if ignored > 0 {
+            self.stats.overrides.add(ignored);
+        }
+        Ok(descriptors)
     }
 }
 

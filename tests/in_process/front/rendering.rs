@@ -104,6 +104,21 @@ fn the_headers_are_of_the_most_restrictive_descriptor() {
     assert_eq!(leads(&[after(1, 9), refused(2, secs(1), Retry::Never)]), 2);
 }
 
+/// Clients know a policy by its name.
+#[test]
+fn of_the_limits_of_one_name_the_most_restrictive_is_an_item() {
+    let secs = Span::from_secs;
+    let user = |verdict| status(rule(Some("user"), &[(5, 60)]), &[verdict], 0);
+    let refused = refused(5, secs(12), Retry::After(secs(12)));
+    for verdicts in [[admitted(5, 4, secs(12)), refused], [refused, admitted(5, 4, secs(12))]] {
+        let answer = answer(verdicts.map(user).into());
+        let headers = headers(&answer);
+        assert!(headers.contains("ratelimit-policy: \"user\";q=5;w=60\n"), "{headers}");
+        assert!(headers.contains("ratelimit: \"user\";r=0;t=12\n"), "{headers}");
+        assert_eq!(render::violated(&answer), ["user"]);
+    }
+}
+
 #[test]
 fn each_limit_of_a_rule_is_an_item() {
     let verdicts = [
@@ -227,8 +242,11 @@ fn names_are_valid_structured_strings_of_bounded_length() {
     assert_eq!(policy("é\r\n"), r#""%C3%A9%0D%0A";q=10;w=60"#);
     assert_eq!(policy(&"x".repeat(9_999)).len(), render::NAME_BYTES_MAX + r#""";q=10;w=60"#.len());
 
-    let one = || status(rule(None, &[(10, 60)]), &[admitted(10, 5, Span::ZERO)], 0);
-    let many = answer((0..100).map(|_| one()).collect());
+    let one = |n: u32| {
+        let named = rule(Some(&format!("rule {n}")), &[(10, 60)]);
+        status(named, &[admitted(10, 5, Span::ZERO)], 0)
+    };
+    let many = answer((0..100).map(one).collect());
     let mut map = HeaderMap::new();
     render::headers(&many, &mut map);
     let items = map["ratelimit"].to_str().expect("ASCII").split(", ").count();

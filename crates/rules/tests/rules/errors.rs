@@ -149,7 +149,7 @@ const LIMITS: &[(&str, &str)] = &[
     ),
     (
         "{unit: minute, requests_per_unit: 1, mode: eventual, scope: global}",
-        "f.yaml:4:75: scope global is for mode strict; an eventual rule is shared by all regions anyway; remove scope, or set mode: strict",
+        "f.yaml:4:75: scope global is for strict and leased rules; all regions share an eventual one; remove scope, or set mode: strict or leased",
     ),
     (
         "{unit: minute, requests_per_unit: 1, on_unavailable: maybe}",
