@@ -73,15 +73,18 @@ impl Planner<'_> {
         if let Some(limit) = descriptor.limit.filter(|_| self.envoy.overrides)
             && self.book.has_domain(domain)
         {
-            let replaced = self.book.find(domain, entries).map(|found| found.rule);
-            let (on_unavailable, durability) = replaced.map_or_else(
-                || (self.on_unavailable, Durability::default()),
-                |rule| (rule.on_unavailable, rule.durability),
-            );
+            let own = self.hasher.descriptor(domain, entries);
+            let (ordered, on_unavailable, durability) = match self.book.find(domain, entries) {
+                Some(found) => (
+                    descriptor_hash(self.hasher, domain, entries, &found),
+                    found.rule.on_unavailable,
+                    found.rule.durability,
+                ),
+                None => (own, self.on_unavailable, Durability::default()),
+            };
             let rule = Rule::brought_along(domain, entries, limit, on_unavailable, durability);
             let rule = Arc::new(rule);
-            let (counters, blocked_until) =
-                self.counters(&rule, self.hasher.descriptor(domain, entries));
+            let (counters, blocked_until) = self.counters(&rule, own, ordered);
             let (tally_name, metadata) = (None, None);
             return Some(PlannedCheck {
                 rule,
@@ -101,17 +104,21 @@ impl Planner<'_> {
         let (counters, blocked_until) = if found.rule.limits.is_empty() {
             (SmallVec::new(), Timestamp::EPOCH)
         } else {
-            self.counters(found.rule, descriptor_hash(self.hasher, domain, entries, &found))
+            let hash = descriptor_hash(self.hasher, domain, entries, &found);
+            self.counters(found.rule, hash, hash)
         };
         let Found { rule, name, metadata, .. } = found;
         let (rule, metadata) = (rule.clone(), metadata.cloned());
         Some(PlannedCheck { rule, counters, hits, tally_name: name, metadata, blocked_until })
     }
 
-    fn counters(&self, rule: &Rule, mut hash: DescriptorHash) -> Counted {
+    /// The counters of `hash`, after what was done by hand to the descriptor `ordered`: the same,
+    /// but for a limit in a request in place of one that several values share.
+    fn counters(&self, rule: &Rule, mut hash: DescriptorHash, ordered: DescriptorHash) -> Counted {
         let mut blocked_until = Timestamp::EPOCH;
-        if let Some(intervention) = self.interventions.find(hash) {
-            (hash, blocked_until) = (intervention.counts_as(), intervention.block.until);
+        if let Some(intervention) = self.interventions.find(ordered) {
+            hash = intervention.counts_part_as(hash);
+            blocked_until = intervention.block.until;
         }
         let counter = |quota| {
             let key = hash.counter(quota, rule.mode, rule.scope);

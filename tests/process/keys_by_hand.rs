@@ -18,6 +18,7 @@ descriptors:
   - {key: strict, rate_limit: {unit: year, requests_per_unit: 10, on_unavailable: deny, durability: replicated}}
   - {key: leased, rate_limit: {unit: year, requests_per_unit: 10, on_unavailable: deny, mode: leased}}
   - {key: eventual, rate_limit: {unit: year, requests_per_unit: 10, mode: eventual}}
+  - {key: shared, value: a*, share_threshold: true, rate_limit: {unit: year, requests_per_unit: 10}}
   - {key: bucket, rate_limit: {unit: year, requests_per_unit: 10, on_unavailable: deny, algorithm: gcra}}
 ",
     config: "",
@@ -86,6 +87,26 @@ async fn a_key_is_blocked_at_all_nodes_and_at_those_that_start_later() {
         _ => Ok(()),
     };
     until("the block has ended", PATIENCE, ended).await;
+}
+
+/// The rule has one counter for all its values, a limit in a request one for each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orders_about_values_that_share_a_limit_reach_limits_in_requests() {
+    let cluster = Cluster::start(TIDEGATE, OPTIONS).await;
+    let (client, node) = (Http::new(), &cluster.nodes[1]);
+    let limit = serde_json::json!({"requestsPerUnit": 2, "unit": "YEAR"});
+    let entries = serde_json::json!([{"key": "shared", "value": "ann"}]);
+    let request = serde_json::json!({
+        "domain": "d", "descriptors": [{"entries": entries, "limit": limit}],
+    });
+    let status = async || client.post(node.http, "/json", &request).await.unwrap().status;
+    assert_eq!([status().await, status().await, status().await], [200, 200, 429]);
+    ordered(&cluster.nodes[0], &["reset", "d", "shared=ann"]);
+    assert_eq!(status().await, 200);
+    ordered(&cluster.nodes[0], &["block", "d", "shared=ann"]);
+    assert_eq!(status().await, 429);
+    ordered(&cluster.nodes[0], &["unblock", "d", "shared=ann"]);
+    assert_eq!([status().await, status().await], [200, 429]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
