@@ -133,6 +133,31 @@ async fn nodes_that_are_to_found_at_the_same_time_found_one_cluster() {
     assert_eq!(clusters.len(), 1, "{clusters:?} {orders:?}");
 }
 
+/// It knows of no other one when it goes on, and would admit itself to a cluster of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_founder_that_stood_still_joins_the_cluster_of_another_one() {
+    let _exclusive = exclusive::share().await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut nodes = three_nodes(dir.path(), true);
+    nodes.iter_mut().for_each(Node::start);
+    reach_each_other(&nodes).await;
+    assert_eq!(ask(&nodes[1], &["bootstrap"]).0, 0);
+    nodes[1].logged("founding a cluster", 1).await;
+    nodes[1].pause();
+    until("the first founds as well", TIMEOUT, async || {
+        let (code, text) = ask(&nodes[0], &["bootstrap"]);
+        (code == 0).then_some(()).ok_or(text)
+    })
+    .await;
+    nodes[0].logged("founding a cluster", 1).await;
+    nodes[1].resume();
+    for node in &mut nodes {
+        node.ready(3).await;
+    }
+    let clusters: BTreeSet<_> = nodes.iter().map(|node| map(node).unwrap().cluster).collect();
+    assert_eq!(clusters.len(), 1, "{clusters:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_has_founded_once_by_hand_founds_no_other_cluster() {
     let _exclusive = exclusive::share().await;

@@ -90,8 +90,14 @@ struct State {
     misses: usize,
     /// How many clusters this process has begun to found.
     foundings: u128,
-    /// Since when this node could found, if nothing changes.
+    /// Since when this node could found, if nothing changes. By an order: since when it intends
+    /// to, has begun to, or goes on after it stood still.
     may_found_since: Option<Monotonic>,
+    /// It has proposed the first members of the cluster that it founds by an order, and gives way
+    /// to no other founder any more.
+    has_admitted: bool,
+    /// The last tick.
+    ticked_at: Monotonic,
     /// Since when this node leads a cluster without members.
     lacks_members_since: Option<Monotonic>,
     /// This node may become a member: it has compared its clock.
@@ -108,7 +114,7 @@ struct State {
 #[derive(Clone, Debug)]
 struct PeerMap {
     identity: Identity,
-    /// Of its map; without one, of the cluster that it is founding.
+    /// Of its map; without one, of the cluster that it has begun to found, or [`INTENDED`].
     cluster: ClusterId,
     epoch: Epoch,
     at: Monotonic,
@@ -188,6 +194,12 @@ fn request_timeout(group: Group) -> Duration {
 const REQUEST_TICKS: u64 = 2;
 /// How long the same nodes have to be there before one of them founds.
 const FOUND_AFTER: Span = Span::from_millis(500);
+/// How long a node that has begun to found by an order looks for another one that has.
+const BEGIN_AFTER: Span = Span::from_secs(2);
+/// A node whose ticks are so far apart has stood still, and knows nothing of its peers.
+const STANDSTILL: Span = Span::from_secs(1);
+/// Named in place of a cluster by a node that intends to found one, and has not begun.
+const INTENDED: ClusterId = ClusterId(u128::MAX);
 /// The pause before a record that could not be saved is tried again.
 const SAVE_PAUSE: Duration = Duration::from_millis(250);
 /// How long a leader of no members waits until the founders, and all that are there, have asked.
@@ -198,6 +210,10 @@ const FOREIGN_MAX: usize = 16;
 impl PeerMap {
     fn is_founding(&self) -> bool {
         self.epoch == Epoch(0) && self.cluster != ClusterId::default()
+    }
+
+    fn has_begun(&self) -> bool {
+        self.is_founding() && self.cluster != INTENDED
     }
 }
 
@@ -232,6 +248,8 @@ impl Membership {
             misses: 0,
             foundings: 0,
             may_found_since: None,
+            has_admitted: false,
+            ticked_at: Monotonic::default(),
             lacks_members_since: None,
             may_join: false,
             admitted_at: None,
@@ -300,7 +318,7 @@ impl Membership {
             return Err(format!("node {id} is founding a cluster; this node joins it"));
         }
         state.founders = Founders::This;
-        state.may_found_since = Some(self.now());
+        (state.may_found_since, state.has_admitted) = (Some(self.now()), false);
         self.wake.notify_one();
         Ok(())
     }
@@ -496,13 +514,14 @@ impl Membership {
 
     // === state ===
 
-    /// The cluster that this node is founding, for peers without a cluster; 0 if there is none.
+    /// The cluster that this node has begun to found, or [`INTENDED`], for peers without a
+    /// cluster; 0 if there is none.
     pub fn founding(&self) -> ClusterId {
         let state = self.state.lock();
         match &state.founding {
             _ if self.map.borrow().epoch > Epoch(0) => ClusterId::default(),
             Some(map) => map.cluster,
-            None if state.may_found_since.is_some() => self.next_cluster(&state),
+            None if state.may_found_since.is_some() => INTENDED,
             None => ClusterId::default(),
         }
     }
@@ -576,6 +595,10 @@ impl Membership {
                     tick += 1;
                     let due = {
                         let state = &mut *self.state.lock();
+                        let before = std::mem::replace(&mut state.ticked_at, self.now());
+                        if self.now() > before.plus(STANDSTILL) && state.may_found_since.is_some() {
+                            state.may_found_since = Some(self.now());
+                        }
                         if let Some(engine) = &mut state.engine {
                             engine.tick();
                         }
@@ -707,9 +730,10 @@ impl Membership {
 
     /// Proposes the next map, if this node leads.
     fn lead(&self, state: &mut State) {
-        if !self.leads(state) {
+        if !self.leads(state) || !self.may_admit(state) {
             return;
         }
+        let is_by_hand = self.founds_by_hand(state);
         let State {
             engine: Some(engine),
             autopilot,
@@ -718,6 +742,7 @@ impl Membership {
             incoming,
             peers,
             lacks_members_since,
+            has_admitted,
             ..
         } = state
         else {
@@ -758,8 +783,48 @@ impl Membership {
         if engine.is_ready_to_propose()
             && let Some(next) = autopilot.next(self.now(), map, reported)
         {
+            *has_admitted |= is_by_hand;
             engine.propose(&next);
         }
+    }
+
+    /// Whether the founding that this node takes part in, or is going to begin, is by an order: of
+    /// this run, or of one before that has not ended.
+    fn founds_by_hand(&self, state: &State) -> bool {
+        let is_alone = |map: &ClusterMap| map.voters.all().eq([&self.me]);
+        self.map.borrow().epoch == Epoch(0)
+            && self.options.founders == Founders::None
+            && (state.founders == Founders::This || state.founding.as_ref().is_some_and(is_alone))
+    }
+
+    /// The founder to which this node leaves it, by an order, to found: one that has begun comes
+    /// before one that has not, then the order of names decides.
+    fn founder_before(&self, state: &State) -> Option<NodeId> {
+        let has_begun = state.founding.is_some();
+        let is_before = |(id, peer): &(&NodeId, &PeerMap)| {
+            if peer.has_begun() == has_begun { **id < self.me.node } else { peer.has_begun() }
+        };
+        let founding = state.peers.iter().filter(|(_, peer)| peer.is_founding());
+        founding.filter(is_before).map(|(id, _)| id.clone()).next()
+    }
+
+    /// Whether every peer has answered since `since`: one that has the same order has said so, or
+    /// knows of this node's.
+    fn all_have_answered(state: &State, since: Monotonic) -> bool {
+        state.peers.values().all(|peer| peer.asked_at >= since)
+    }
+
+    /// Whether the first members of a cluster that this node founds by an order may be admitted:
+    /// from then on it gives way to no other founder.
+    fn may_admit(&self, state: &State) -> bool {
+        if !self.founds_by_hand(state) || state.has_admitted {
+            return true;
+        }
+        state.may_found_since.is_some_and(|since| {
+            self.now() >= since.plus(BEGIN_AFTER)
+                && Self::all_have_answered(state, since)
+                && self.founder_before(state).is_none()
+        })
     }
 
     /// Whether this node leads. What it was told when it led before is forgotten: nodes that asked
@@ -896,19 +961,21 @@ impl Membership {
         let now = self.now();
         let fresh: BTreeMap<NodeId, Identity> =
             state.peers.iter().map(|(id, peer)| (id.clone(), peer.identity.clone())).collect();
-        if state.founding.is_none() && state.engine.is_none() {
-            let is_ordered = state.founders == Founders::This;
-            let mut before_me = state.peers.range(..&self.me.node);
-            let first = before_me.find(|(_, peer)| peer.is_founding());
-            if let Some((first, _)) = first
-                && is_ordered
-            {
+        if self.founds_by_hand(state) && !state.has_admitted {
+            state.may_found_since.get_or_insert(now);
+            if let Some(first) = self.founder_before(state) {
                 tracing::warn!(
                     node = %first,
                     "that node is founding a cluster as well; this one joins it, and founds none"
                 );
                 state.founders = Founders::None;
+                Self::give_up_agreement(state);
             }
+        }
+        if state.founding.is_none() && state.engine.is_none() {
+            let is_ordered = state.founders == Founders::This;
+            let mut before_me = state.peers.range(..&self.me.node);
+            let first = before_me.find(|(_, peer)| peer.is_founding());
             let voters = voters_to_found(&state.founders, &self.me, &fresh);
             let Some(voters) = voters.filter(|_| first.is_none()) else {
                 state.may_found_since = None;
@@ -922,16 +989,18 @@ impl Membership {
             if now < since.plus(FOUND_AFTER) {
                 return Vec::new();
             }
-            // One that has the same order says so in an answer that it gave since, or knows of this
-            // one. Founders that are configured ask each other.
-            if is_ordered && state.peers.values().any(|peer| peer.asked_at < since) {
+            // Founders that are configured ask each other.
+            if is_ordered && !Self::all_have_answered(state, since) {
                 return Vec::new();
             }
-            let cluster = self.next_cluster(state);
+            // Another one each time: a map of the cluster before would be taken for a newer one.
+            let number = self.options.random.wrapping_add(state.foundings);
+            let cluster = ClusterId(number.clamp(1, INTENDED.0 - 1));
             state.foundings += 1;
             let map = first_map(cluster, voters, self.options.homes.clone());
             tracing::info!(%cluster, voters = ?map.voters.current, "founding a cluster");
             self.take_part(state, map);
+            state.may_found_since = Some(now);
         }
         if state.engine.as_ref().is_some_and(Engine::is_leader) {
             return self.ask_to_join(state, None);
@@ -946,11 +1015,6 @@ impl Membership {
             .collect();
         requests.extend(self.ask_to_join(state, None));
         requests
-    }
-
-    /// Another one each time: a map of the cluster before would be taken for a newer one.
-    fn next_cluster(&self, state: &State) -> ClusterId {
-        ClusterId(self.options.random.wrapping_add(state.foundings).max(1))
     }
 
     fn take_part(&self, state: &mut State, map: ClusterMap) {
@@ -993,9 +1057,14 @@ impl Membership {
             state.reports.clear();
             self.map.send_replace(Arc::default());
         }
+        Self::give_up_agreement(state);
+    }
+
+    /// Forgets the engine, and what it has agreed on or was to agree on.
+    fn give_up_agreement(state: &mut State) {
         (state.engine, state.founding, state.incoming) = (None, None, None);
         (state.leader, state.may_found_since, state.is_unsaved) = (None, None, true);
-        state.lacks_members_since = None;
+        (state.lacks_members_since, state.has_admitted) = (None, false);
     }
 
     /// Whether a majority of `voters` may still live. One that is there with another birth has lost

@@ -439,7 +439,8 @@ pub struct GlobalPong {
 /// What a node says about itself with each ping.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PingStatus {
-    /// The cluster of its map; without one, with epoch 0, that which it is founding, or 0.
+    /// The cluster of its map. Without one, with epoch 0: that which it has begun to found, all
+    /// ones if it is about to, else 0.
     pub cluster: ClusterId,
     pub epoch: Epoch,
     /// Its admission to that map; `None` when it is no member.
