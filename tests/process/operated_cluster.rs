@@ -116,9 +116,7 @@ async fn a_founder_that_waits_for_others_founds_nothing_by_hand() {
 async fn nodes_that_are_to_found_at_the_same_time_found_one_cluster() {
     let _exclusive = exclusive::share().await;
     let dir = tempfile::tempdir().unwrap();
-    let mut nodes = three_nodes(dir.path(), true);
-    nodes.iter_mut().for_each(Node::start);
-    reach_each_other(&nodes).await;
+    let mut nodes = three_without_founders(dir.path(), true).await;
 
     let orders: Vec<_> = thread::scope(|scope| {
         let order = |node| scope.spawn(move || ask(node, &["bootstrap"]));
@@ -126,11 +124,7 @@ async fn nodes_that_are_to_found_at_the_same_time_found_one_cluster() {
         running.into_iter().map(|order| order.join().unwrap()).collect()
     });
     assert!(orders.iter().any(|(code, _)| *code == 0), "{orders:?}");
-    for node in &mut nodes {
-        node.ready(3).await;
-    }
-    let clusters: BTreeSet<_> = nodes.iter().map(|node| map(node).unwrap().cluster).collect();
-    assert_eq!(clusters.len(), 1, "{clusters:?} {orders:?}");
+    are_one_cluster(&mut nodes).await;
 }
 
 /// It knows of no other one when it goes on, and would admit itself to a cluster of its own.
@@ -138,9 +132,7 @@ async fn nodes_that_are_to_found_at_the_same_time_found_one_cluster() {
 async fn a_founder_that_stood_still_joins_the_cluster_of_another_one() {
     let _exclusive = exclusive::share().await;
     let dir = tempfile::tempdir().unwrap();
-    let mut nodes = three_nodes(dir.path(), true);
-    nodes.iter_mut().for_each(Node::start);
-    reach_each_other(&nodes).await;
+    let mut nodes = three_without_founders(dir.path(), true).await;
     assert_eq!(ask(&nodes[1], &["bootstrap"]).0, 0);
     nodes[1].logged("founding a cluster", 1).await;
     nodes[1].pause();
@@ -151,24 +143,16 @@ async fn a_founder_that_stood_still_joins_the_cluster_of_another_one() {
     .await;
     nodes[0].logged("founding a cluster", 1).await;
     nodes[1].resume();
-    for node in &mut nodes {
-        node.ready(3).await;
-    }
-    let clusters: BTreeSet<_> = nodes.iter().map(|node| map(node).unwrap().cluster).collect();
-    assert_eq!(clusters.len(), 1, "{clusters:?}");
+    are_one_cluster(&mut nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_has_founded_once_by_hand_founds_no_other_cluster() {
     let _exclusive = exclusive::share().await;
     let dir = tempfile::tempdir().unwrap();
-    let mut nodes = three_nodes(dir.path(), false);
-    nodes.iter_mut().for_each(Node::start);
-    reach_each_other(&nodes).await;
+    let mut nodes = three_without_founders(dir.path(), false).await;
     assert_eq!(ask(&nodes[0], &["bootstrap"]).0, 0);
-    for node in &mut nodes {
-        node.ready(3).await;
-    }
+    are_one_cluster(&mut nodes).await;
     until("all three vote", TIMEOUT, async || {
         let founded = map(&nodes[0])?;
         (founded.voters == 3).then_some(()).ok_or_else(|| format!("{founded:?}"))
@@ -185,14 +169,12 @@ async fn a_node_that_has_founded_once_by_hand_founds_no_other_cluster() {
         node.logged("no cluster found; waiting", 1).await;
     }
     assert_eq!(ask(&nodes[2], &["bootstrap"]).0, 0);
-    for node in &mut nodes {
-        node.ready(3).await;
-    }
+    are_one_cluster(&mut nodes).await;
     assert_eq!(nodes[0].log().matches("founding a cluster").count(), 1);
 }
 
-/// Three nodes that know each other, and not who founds. They do not run yet.
-fn three_nodes(dir: &Path, has_disks: bool) -> Vec<Node> {
+/// Three nodes that reach each other, and do not know who founds.
+async fn three_without_founders(dir: &Path, has_disks: bool) -> Vec<Node> {
     let names = ["n1", "n2", "n3"];
     certificates::write(TIDEGATE, &dir.join("pki"), names.map(|name| (name, None)));
     let client = Http::new();
@@ -202,11 +184,8 @@ fn three_nodes(dir: &Path, has_disks: bool) -> Vec<Node> {
         let keys = format!("seeds = {seeds:?}");
         nodes.push(new_node(dir, &client, name, &keys, has_disks));
     }
-    nodes
-}
-
-async fn reach_each_other(nodes: &[Node]) {
-    for node in nodes {
+    nodes.iter_mut().for_each(Node::start);
+    for node in &nodes {
         until("it reaches the others", TIMEOUT, async || {
             node.status().await?;
             let peers = node.metric("tidegate_mesh_peers_up").await;
@@ -214,6 +193,16 @@ async fn reach_each_other(nodes: &[Node]) {
         })
         .await;
     }
+    nodes
+}
+
+/// Waits until all are ready, with each other, and asserts that it is one cluster.
+async fn are_one_cluster(nodes: &mut [Node]) {
+    for node in &mut *nodes {
+        node.ready(3).await;
+    }
+    let clusters: BTreeSet<_> = nodes.iter().map(|node| map(node).unwrap().cluster).collect();
+    assert_eq!(clusters.len(), 1, "{clusters:?}");
 }
 
 /// A node with these keys in its section `cluster`. It does not run yet.

@@ -194,8 +194,9 @@ fn request_timeout(group: Group) -> Duration {
 const REQUEST_TICKS: u64 = 2;
 /// How long the same nodes have to be there before one of them founds.
 const FOUND_AFTER: Span = Span::from_millis(500);
-/// How long a node that has begun to found by an order looks for another one that has.
-const BEGIN_AFTER: Span = Span::from_secs(2);
+/// How long a node that has begun to found by an order looks for another one that has, before it
+/// admits its first members.
+const ADMIT_AFTER: Span = Span::from_secs(2);
 /// A node whose ticks are so far apart has stood still, and knows nothing of its peers.
 const STANDSTILL: Span = Span::from_secs(1);
 /// Named in place of a cluster by a node that intends to found one, and has not begun.
@@ -821,7 +822,7 @@ impl Membership {
             return true;
         }
         state.may_found_since.is_some_and(|since| {
-            self.now() >= since.plus(BEGIN_AFTER)
+            self.now() >= since.plus(ADMIT_AFTER)
                 && Self::all_have_answered(state, since)
                 && self.founder_before(state).is_none()
         })

@@ -71,6 +71,20 @@ descriptors:
     assert_eq!(refused.violated, ["path"]);
 }
 
+/// The fields have room for sixteen limits, whichever of them refuse.
+#[test]
+fn a_limit_without_room_in_the_fields_is_named_when_it_refuses() {
+    let rules = (0..20).map(|number| {
+        let limit = if number < 19 { 5 } else { 0 };
+        format!("  - {{key: k{number}, rate_limit: {{unit: hour, requests_per_unit: {limit}}}}}\n")
+    });
+    let limiter = limiter(&format!("domain: http\ndescriptors:\n{}", rules.collect::<String>()));
+    let all: Vec<_> = (0..20).map(|number| Descriptor::new(format!("k{number}"), "v")).collect();
+    let refused = check(&limiter, &all, 0);
+    assert_eq!(refused.violated, ["http.k19"]);
+    assert_eq!(field(&refused, "ratelimit").split(", ").count(), 16);
+}
+
 #[test]
 fn the_most_restrictive_descriptor_leads() {
     let limiter = limiter(

@@ -103,7 +103,7 @@ fn set_counts(fields: &mut HeaderMap, leading: &LimitVerdict, reset: u64, limits
     let remaining_end = text.len();
     text.push_str(itoa::Buffer::new().format(reset));
     let reset_end = text.len();
-    for (index, Limit { item, verdict, .. }) in shown(limits).enumerate() {
+    for (index, Limit { item, verdict, .. }) in shown(limits).take(ITEMS_MAX).enumerate() {
         text.push_str(if index > 0 { SEPARATOR } else { "" });
         text.push_str(item.name());
         push_current(&mut text, verdict.remaining.into(), verdict.reset.as_secs_ceil());
@@ -126,14 +126,14 @@ fn set_counts(fields: &mut HeaderMap, leading: &LimitVerdict, reset: u64, limits
 
 /// `RateLimit-Policy` of several rules.
 fn policies(limits: &Limits<'_>) -> Option<HeaderValue> {
-    let items: Vec<&str> = shown(limits).map(|limit| &*limit.item.text).collect();
+    let items: Vec<&str> = shown(limits).take(ITEMS_MAX).map(|limit| &*limit.item.text).collect();
     HeaderValue::try_from(items.join(SEPARATOR)).ok()
 }
 
 /// The names of the limits that refused.
 fn violated(limits: &Limits<'_>) -> Vec<String> {
     let refusals = shown(limits).filter(|limit| !limit.verdict.allowed);
-    refusals.map(|limit| limit.rule.limit_name(limit.index).into_owned()).collect()
+    refusals.take(ITEMS_MAX).map(|limit| limit.rule.limit_name(limit.index).into_owned()).collect()
 }
 
 /// The limits that clients are shown: of those with one name, as of two descriptors that one rule
@@ -147,7 +147,7 @@ fn shown<'l, 's>(limits: &'l Limits<'s>) -> impl Iterator<Item = &'l Limit<'s>> 
         };
         limits.len() < 2 || !limits.iter().enumerate().any(hides)
     };
-    limits.iter().enumerate().filter(is_shown).map(|(_, limit)| limit).take(ITEMS_MAX)
+    limits.iter().enumerate().filter(is_shown).map(|(_, limit)| limit)
 }
 
 /// The smaller, the more restrictive.
