@@ -61,6 +61,8 @@ pub(super) fn verdict(statuses: &[Status<'_>], rules: &Rules) -> Verdict {
     else {
         return Verdict { allowed, ..Verdict::unlimited() };
     };
+    let several = (limits.len() > 1).then(|| shown(&limits));
+    let shown = several.as_ref().unwrap_or(&limits);
     let reset = leading.verdict.reset.as_secs_ceil();
     let mut verdict = Verdict {
         allowed,
@@ -70,12 +72,12 @@ pub(super) fn verdict(statuses: &[Status<'_>], rules: &Rules) -> Verdict {
         fields: fields.clone(),
         ..Verdict::unlimited()
     };
-    set_counts(&mut verdict.fields, leading.verdict, reset, &limits);
+    set_counts(&mut verdict.fields, leading.verdict, reset, shown);
     if limits.len() > 1 {
         verdict.fields.insert(LIMIT, leading.item.limit.clone());
     }
     if !limits.iter().all(|limit| ptr::eq(limit.rule, leading.rule)) {
-        verdict.fields.extend(policies(&limits).map(|policies| (POLICY, policies)));
+        verdict.fields.extend(policies(shown).map(|policies| (POLICY, policies)));
     }
     if allowed {
         let delay = limits.iter().map(|limit| limit.verdict.delay).max();
@@ -85,7 +87,7 @@ pub(super) fn verdict(statuses: &[Status<'_>], rules: &Rules) -> Verdict {
         }
     } else {
         verdict.retry_after = leading.verdict.retry.after().map(Span::to_std);
-        verdict.violated = violated(&limits);
+        verdict.violated = violated(shown);
     }
     // The room of the second is that of a field of the response.
     match verdict.retry_after_secs() {
@@ -103,7 +105,7 @@ fn set_counts(fields: &mut HeaderMap, leading: &LimitVerdict, reset: u64, limits
     let remaining_end = text.len();
     text.push_str(itoa::Buffer::new().format(reset));
     let reset_end = text.len();
-    for (index, Limit { item, verdict, .. }) in shown(limits).take(ITEMS_MAX).enumerate() {
+    for (index, Limit { item, verdict, .. }) in limits.iter().take(ITEMS_MAX).enumerate() {
         text.push_str(if index > 0 { SEPARATOR } else { "" });
         text.push_str(item.name());
         push_current(&mut text, verdict.remaining.into(), verdict.reset.as_secs_ceil());
@@ -126,28 +128,27 @@ fn set_counts(fields: &mut HeaderMap, leading: &LimitVerdict, reset: u64, limits
 
 /// `RateLimit-Policy` of several rules.
 fn policies(limits: &Limits<'_>) -> Option<HeaderValue> {
-    let items: Vec<&str> = shown(limits).take(ITEMS_MAX).map(|limit| &*limit.item.text).collect();
+    let items: Vec<&str> = limits.iter().take(ITEMS_MAX).map(|limit| &*limit.item.text).collect();
     HeaderValue::try_from(items.join(SEPARATOR)).ok()
 }
 
 /// The names of the limits that refused.
 fn violated(limits: &Limits<'_>) -> Vec<String> {
-    let refusals = shown(limits).filter(|limit| !limit.verdict.allowed);
+    let refusals = limits.iter().filter(|limit| !limit.verdict.allowed);
     refusals.take(ITEMS_MAX).map(|limit| limit.rule.limit_name(limit.index).into_owned()).collect()
 }
 
 /// The limits that clients are shown: of those with one name, as of two descriptors that one rule
 /// limits, the most restrictive.
-fn shown<'l, 's>(limits: &'l Limits<'s>) -> impl Iterator<Item = &'l Limit<'s>> {
+fn shown<'s>(limits: &Limits<'s>) -> Limits<'s> {
     let is_shown = |(index, limit): &(usize, &Limit<'_>)| {
-        let hides = |(at, other): (usize, &Limit<'_>)| {
+        !limits.iter().enumerate().any(|(at, other)| {
             at != *index
                 && other.item.name() == limit.item.name()
                 && (restriction(other), at) < (restriction(limit), *index)
-        };
-        limits.len() < 2 || !limits.iter().enumerate().any(hides)
+        })
     };
-    limits.iter().enumerate().filter(is_shown).map(|(_, limit)| limit)
+    limits.iter().enumerate().filter(is_shown).map(|(_, limit)| *limit).collect()
 }
 
 /// The smaller, the more restrictive.
