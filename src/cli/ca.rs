@@ -1,5 +1,6 @@
 //! `tidegate ca`: the cluster's certificates.
 
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -199,8 +200,10 @@ pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Resul
             let files = if *by_signer {
                 let now = now.max(validity.not_before);
                 let folder = folder.as_ref().unwrap_or(dir);
+                let _alone = alone_in(folder);
                 pki::issue_by_signer(dir, folder, bearer, validity, now, overwrite)?
             } else {
+                let _alone = alone_in(dir);
                 pki::issue(dir, bearer, validity, overwrite)?
             };
             write_files(out, &files)?;
@@ -208,6 +211,7 @@ pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Resul
         Command::Signer { dir, region, role, days, renew } => {
             let overwrite = if *renew { Overwrite::Renew } else { Overwrite::Never };
             let scope = Scope { region: region.as_deref(), role: *role };
+            let _alone = alone_in(dir);
             write_files(out, &pki::issue_signer(dir, scope, validity(*days), overwrite)?)?;
         }
         Command::Token { node, region, role, ttl, listener, json } => {
@@ -264,8 +268,26 @@ fn init(dir: &Path) -> Result<(), Failure> {
     let mut secret = [0; 16];
     let fix = "run it on a system with /dev/urandom";
     getrandom::fill(&mut secret).map_err(UserError::context("failed to create a secret", fix))?;
+    let _alone = created(dir)?;
     pki::init(dir, validity(AUTHORITY_DAYS), secret)?;
     Ok(())
+}
+
+/// Creates a folder of certificates, and waits as [`alone_in`].
+pub(super) fn created(dir: &Path) -> Result<Option<File>, Failure> {
+    fs::create_dir_all(dir).map_err(|error| {
+        let problem = format!("{}: {error}", dir.display());
+        UserError::new(problem, "choose a writable folder with --dir")
+    })?;
+    Ok(alone_in(dir))
+}
+
+/// Waits until no other command writes certificates there, until the result is dropped.
+fn alone_in(dir: &Path) -> Option<File> {
+    pki::alone_in(dir, || {
+        let text = format!("{}: another tidegate command is at work; waiting", dir.display());
+        let _ = writeln!(io::stderr().lock(), "{text}");
+    })
 }
 
 /// From an hour ago for `days` days.

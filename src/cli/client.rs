@@ -212,6 +212,10 @@ fn in_time(url: &str, answer: Option<Response<Bytes>>) -> Result<Response<Bytes>
 
 /// The token in a file that only this user and its group can read.
 pub(super) fn read_token(path: &Path) -> Result<String, Failure> {
+    if !path.exists() {
+        let problem = format!("{}: no such file", path.display());
+        return Err(UserError::new(problem, "copy the node's admin.token_file to there").into());
+    }
     let text = pki::read_secret_argument(path, || MAKE_TOKEN.to_owned())?;
     Ok(text.trim().to_owned())
 }
@@ -260,11 +264,12 @@ pub(super) fn parse(url: &str) -> Result<Uri, Failure> {
     let uri = url.parse::<Uri>().ok();
     uri.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some())
         .ok_or_else(|| {
-            UserError::new(
-                format!("{url}: not the URL of a node"),
-                "set --url to http://HOST:PORT or https://HOST:PORT, such as http://127.0.0.1:8080",
-            )
-            .into()
+            let fix = if url.contains(',') {
+                "give the URL of one node: `tidegate top` alone takes several"
+            } else {
+                "set --url to http://HOST:PORT or https://HOST:PORT, such as http://127.0.0.1:8080"
+            };
+            UserError::new(format!("{url}: not the URL of a node"), fix).into()
         })
 }
 

@@ -1,8 +1,7 @@
 //! `tidegate join`: gets a new node its certificate, with a token.
 
-use std::fs::{File, TryLockError};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
@@ -22,7 +21,7 @@ use crate::enrolment::{Credential, Enrolled};
 #[command(group(clap::ArgGroup::new("credential").required(true)))]
 pub(super) struct Args {
     /// Address of a node that signs (`join.listen`); of the one that made the token
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = peer)]
     peer: String,
     /// The token that `tidegate ca token` printed
     #[arg(
@@ -82,13 +81,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// then.
 const NOT_YET_MAX: Duration = Duration::from_secs(5);
 
+/// What a join replaces, it cannot bring back.
+const ANOTHER_DIR: &str = "choose another --dir, or move the folder away";
+
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     let files = Files::of(&args.dir);
-    std::fs::create_dir_all(&args.dir).map_err(|error| {
-        let problem = format!("{}: {error}", args.dir.display());
-        UserError::new(problem, "choose a writable folder with --dir")
-    })?;
-    let _alone = alone(&args.dir);
+    let _alone = ca::created(&args.dir)?;
     let Some(invitation) = invitation(args, &files)? else {
         writeln!(out, "{}: this node has its certificate", files.cert.display())?;
         return Ok(true);
@@ -109,20 +107,20 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Waits until no other process joins in `folder`: one of two at once would write its certificate
-/// beside the key of the other. `None` where the file system knows no locks.
-fn alone(folder: &Path) -> Option<File> {
-    let lock = File::open(folder).ok()?;
-    if let Err(TryLockError::WouldBlock) = lock.try_lock() {
-        let text = format!("{}: another tidegate join is at work; waiting", folder.display());
-        let _ = writeln!(io::stderr().lock(), "{text}");
-        lock.lock().ok()?;
+fn peer(text: &str) -> Result<String, &'static str> {
+    if text.contains('/') {
+        return Err("give HOST:PORT, without https://");
     }
-    Some(lock)
+    Ok(text.to_owned())
 }
 
 /// `None` if the folder has what a join writes, and its certificate has not expired.
 fn invitation(args: &Args, files: &Files) -> Result<Option<Invitation>, Failure> {
+    let authority = args.dir.join(pki::AUTHORITY_KEY);
+    if authority.exists() {
+        let problem = format!("{}: this folder has an authority", authority.display());
+        return Err(UserError::new(problem, ANOTHER_DIR).into());
+    }
     let pair = files.pair();
     pair.complete()?;
     if let (Some(token), Some(node), Some(ca)) = (&args.service_account_token, &args.node, &args.ca)
@@ -152,6 +150,11 @@ fn invitation(args: &Args, files: &Files) -> Result<Option<Invitation>, Failure>
     let token: JoinToken = text(args)?.parse().map_err(|error: pki::NotAToken| {
         UserError::new(error.to_string(), "give the whole line that it printed")
     })?;
+    let known = pki::read_authorities(&files.ca).unwrap_or_default();
+    if !known.is_empty() && !known.iter().map(pki::pin).any(|pin| pin == token.pin) {
+        let problem = format!("{}: of another cluster than the token", files.ca.display());
+        return Err(UserError::new(problem, ANOTHER_DIR).into());
+    }
     // A certificate that has expired, or is without its key, is of no use, and is replaced.
     Ok(Some(token.into()))
 }
@@ -238,7 +241,8 @@ mod tests {
         let of = |name: &str| fs::read(dir.path().join(name)).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let files = Files::of(folder.path());
-        let token = JoinToken { pin: [7; 32], secret: [7; 16], signer: "n1".to_owned() };
+        let pin = pki::pin(&pki::read_authorities(&dir.path().join("ca.pem")).unwrap()[0]);
+        let token = JoinToken { pin, secret: [7; 16], signer: "n1".to_owned() };
         let args = args(folder.path(), &token.to_string());
         let is_needed = || invitation(&args, &files).unwrap().is_some();
         assert!(is_needed(), "there is nothing");
@@ -260,5 +264,32 @@ mod tests {
         fs::write(&files.cert, of("n3.pem")).unwrap();
         fs::write(&files.key, of("n3.key")).unwrap();
         assert!(is_needed(), "it has expired");
+    }
+
+    /// A join there would replace the authority's certificate and the secret of its nodes.
+    #[test]
+    fn a_folder_of_another_authority_is_left_alone() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let validity = Validity {
+            not_before: Timestamp::EPOCH,
+            not_after: ca::now().plus(Span::from_secs(3_600)),
+        };
+        for dir in [&dir, &other] {
+            pki::init(dir.path(), validity, [7; 16]).unwrap();
+        }
+        let files = Files::of(dir.path());
+        let token_of = |ca: &Path| {
+            let pin = pki::pin(&pki::read_authorities(ca).unwrap()[0]);
+            JoinToken { pin, secret: [7; 16], signer: "n1".to_owned() }.to_string()
+        };
+        let result = |ca: &Path| {
+            let invited = invitation(&args(dir.path(), &token_of(ca)), &files);
+            invited.map(|invited| invited.is_some()).map_err(|failure| failure.to_string())
+        };
+        let (own, others) = (files.ca.clone(), Files::of(other.path()).ca);
+        assert!(result(&own).unwrap_err().contains("ca.key: this folder has an authority"));
+        fs::remove_file(dir.path().join(pki::AUTHORITY_KEY)).unwrap();
+        assert!(result(&others).unwrap_err().contains("ca.pem: of another cluster than the token"));
+        assert_eq!(result(&own), Ok(true), "as a join that was interrupted");
     }
 }

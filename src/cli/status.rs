@@ -89,8 +89,11 @@ impl Text<'_> {
         writeln!(self.out)?;
         self.members(&report.members, &book.fingerprint)?;
         let (rules, count) = (short(&book.fingerprint), book.rules);
-        let agreement = if book.agrees {
+        let is_known = report.members.iter().all(|member| member.rule_book.is_some());
+        let agreement = if book.agrees && is_known {
             "the same on all members".to_owned()
+        } else if book.agrees {
+            "the same on all members but those marked ?, which have not been reached".to_owned()
         } else {
             self.paint.red("different on the members marked !")
         };

@@ -347,8 +347,10 @@ impl Decider {
     /// of a key for which hits are granted here, or are worth being asked for.
     fn asks_for_grants(&self, check: &Deferred<'_>) -> bool {
         let Deferred { rule, carried, .. } = check;
+        let is_charge = carried.hits.charge() > 0;
         rule.mode == Mode::Leased
-            && (carried.hits.refund() > 0 || self.asks_alone(&planned(carried, rule).limits()))
+            && (carried.hits.refund() > 0
+                || is_charge && self.asks_alone(&planned(carried, rule).limits()))
     }
 
     /// Decides checks of one key as any others, one after the other, the first from where it was

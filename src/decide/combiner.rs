@@ -42,10 +42,19 @@ pub(super) const WAIT_DIVISOR: u32 = 4;
 
 const SHARDS: usize = 64;
 
+/// What is sent to the owner of a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Sending {
+    /// A check of a client, or one that looks.
+    Check(Hits),
+    /// Nothing but that this node asks for more hits: of a leased rule.
+    Ask,
+}
+
 /// A check that waits for the call before it.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    pub(super) hits: Hits,
+    pub(super) sending: Sending,
     /// When its caller stops waiting.
     pub(super) deadline: Instant,
     /// If it is recorded.
@@ -103,12 +112,30 @@ struct InFlight {
     is_hot: bool,
 }
 
+impl Sending {
+    pub(super) fn hits(self) -> Hits {
+        match self {
+            Self::Check(hits) => hits,
+            Self::Ask => Hits::PEEK,
+        }
+    }
+
+    /// Whether its call may ask for hits. A look asks for none: what is granted counts as
+    /// used, and the next check may be at another node.
+    pub(super) fn may_ask(self) -> bool {
+        match self {
+            Self::Check(hits) => hits.charge() > 0,
+            Self::Ask => true,
+        }
+    }
+}
+
 impl Combiner {
     /// A check of these limits is to be sent.
     pub(super) fn join(
         &self,
         limits: &Limits,
-        hits: Hits,
+        sending: Sending,
         deadline: Instant,
         trace: Option<&Arc<TraceContext>>,
     ) -> Joined {
@@ -127,7 +154,7 @@ impl Combiner {
             return Joined::Apart;
         }
         let (reply, receiver) = oneshot::channel();
-        in_flight.waiting.push(Waiting { hits, deadline, trace: trace.cloned(), reply });
+        in_flight.waiting.push(Waiting { sending, deadline, trace: trace.cloned(), reply });
         if in_flight.waiting.len() < checks_max(limits) {
             return Joined::Waits { reply: receiver, is_first: in_flight.waiting.len() == 1 };
         }
@@ -217,12 +244,13 @@ mod tests {
     }
 
     fn join(combiner: &Combiner, limits: &Limits, hits: u32) -> Joined {
-        combiner.join(limits, Hits::new(i64::from(hits)), Instant::now(), None)
+        let sending = Sending::Check(Hits::new(i64::from(hits)));
+        combiner.join(limits, sending, Instant::now(), None)
     }
 
     fn hits(leaving: Option<Leaving>) -> Vec<i64> {
         let checks = leaving.map(|it| it.checks).unwrap_or_default();
-        checks.iter().map(|check| check.hits.get()).collect()
+        checks.iter().map(|check| check.sending.hits().get()).collect()
     }
 
     #[tokio::test]
@@ -260,7 +288,8 @@ mod tests {
         assert!(hits(combiner.ended(cold.key().expect("one counter"))).is_empty());
         assert!(first(), "the last call was of two checks");
         let _waits = join(&combiner, &limits, 4);
-        let others: Vec<_> = combiner.others(key).iter().map(|it| it.hits.get()).collect();
+        let others: Vec<_> =
+            combiner.others(key).iter().map(|it| it.sending.hits().get()).collect();
         assert_eq!(others, [4]);
         assert!(hits(combiner.ended(key)).is_empty());
         assert!(first(), "it left with one other");

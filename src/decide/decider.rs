@@ -33,7 +33,7 @@ use tokio_util::task::TaskTracker;
 use super::blocked_by_hand;
 use super::blocked_sources::BlockedSources;
 use super::check::{CheckRequest, CheckResponse, Decide, Status, VerdictSource};
-use super::combiner::Combiner;
+use super::combiner::{Combiner, Sending};
 use super::dedup_cache::DedupCache;
 use super::divided::{Begun, Divided};
 use super::fallback;
@@ -522,7 +522,7 @@ impl Decider {
         let cache = &self.shared.negative_cache;
         let key = limits.key().ok_or(NoVerdict::Unavailable)?;
         let ticket = cache.ticket(key.token);
-        let mut forwarded = self.forward_within(limits, hits, patience).await;
+        let mut forwarded = self.forward(limits, Sending::Check(hits), patience).await;
         let decided = forwarded.as_ref().map(|forwarded| &forwarded.decided);
         let is_refused = |(verdicts, _): &Decided| verdicts.iter().any(|it| !it.allowed);
         let is_refused = decided.is_ok_and(is_refused);

@@ -36,7 +36,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use super::check::VerdictSource;
-use super::combiner::{Joined, Leaving, WAIT_DIVISOR, Waiting};
+use super::combiner::{Joined, Leaving, Sending, WAIT_DIVISOR, Waiting};
 use super::decider::{Decider, Shared};
 use super::grant_ledger::Holder;
 use super::held_grants::Unspent;
@@ -111,43 +111,38 @@ impl Decider {
     pub(super) async fn forward(
         &self,
         limits: &Limits,
-        hits: Hits,
-    ) -> Result<Forwarded, NoVerdict> {
-        self.forward_within(limits, hits, self.patience(limits)).await
-    }
-
-    /// As [`Decider::forward`], with another deadline than that of the configuration.
-    pub(super) async fn forward_within(
-        &self,
-        limits: &Limits,
-        hits: Hits,
+        sending: Sending,
         patience: Duration,
     ) -> Result<Forwarded, NoVerdict> {
         let key = limits.key().ok_or(NoVerdict::Unavailable)?;
         let deadline = Instant::now() + patience;
         let trace = self.shared.options.traces.current().map(|span| span.context().clone());
         let trace = trace.as_ref();
-        let reply = match self.shared.combiner.join(limits, hits, deadline, trace) {
+        let reply = match self.shared.combiner.join(limits, sending, deadline, trace) {
             Joined::First { is_hot } => {
                 let ends = scopeguard::guard((), |()| self.call_ended(key));
-                let asks = self.asks_alone(limits);
+                let asks = sending.may_ask() && self.asks_alone(limits);
                 let mut checks = Vec::new();
                 if is_hot {
                     tokio::task::yield_now().await;
                     checks = self.shared.combiner.others(key);
                 }
                 if checks.is_empty() && !asks {
-                    return self.send_one(limits, hits, deadline, trace).await;
+                    return self.send_one(limits, sending.hits(), deadline, trace).await;
                 }
                 let (reply, receiver) = oneshot::channel();
-                checks.insert(0, Waiting { hits, deadline, trace: trace.cloned(), reply });
+                checks.insert(0, Waiting { sending, deadline, trace: trace.cloned(), reply });
                 ScopeGuard::into_inner(ends);
                 self.leave(key, Leaving { limits: limits.clone(), checks });
                 receiver
             }
-            Joined::Apart => return self.send_one(limits, hits, deadline, trace).await,
+            Joined::Apart => {
+                return self.send_one(limits, sending.hits(), deadline, trace).await;
+            }
             // The call on its way asks for nothing, and this check shows that the key is in use.
-            Joined::Waits { reply, is_first: true } if self.may_ask_now(limits) => {
+            Joined::Waits { reply, is_first: true }
+                if sending.may_ask() && self.may_ask_now(limits) =>
+            {
                 self.hurry(key);
                 reply
             }
@@ -175,7 +170,8 @@ impl Decider {
     pub(super) fn ask_for_more(&self, limits: Limits) {
         let Ok(runtime) = Handle::try_current() else { return };
         let decider = self.clone();
-        runtime.spawn(async move { decider.forward(&limits, Hits::PEEK).await });
+        let patience = self.patience(&limits);
+        runtime.spawn(async move { decider.forward(&limits, Sending::Ask, patience).await });
     }
 
     /// Sends checks that have waited, in a task of their own: none of their callers may end it, or
@@ -207,17 +203,18 @@ impl Decider {
     async fn send_waiting(&self, Leaving { limits, mut checks }: Leaving) {
         checks.retain(|check| !check.reply.is_closed());
         let Some(deadline) = checks.iter().map(|check| check.deadline).min() else { return };
-        let hits: SmallVec<[Hits; 16]> = checks.iter().map(|check| check.hits).collect();
+        let hits: SmallVec<[Hits; 16]> = checks.iter().map(|check| check.sending.hits()).collect();
         if hits.len() > 1 {
             self.shared.counters.combined.fetch_add(hits.len() as u64, Ordering::Relaxed);
         }
         let traces: SmallVec<[_; 1]> =
             checks.iter().filter_map(|check| check.trace.clone()).collect();
-        let sent = self.send(&limits, &hits, deadline, limits.leased.is_some(), &traces).await;
+        let asks = limits.leased.is_some() && checks.iter().any(|check| check.sending.may_ask());
+        let sent = self.send(&limits, &hits, deadline, asks, &traces).await;
         if let Err(NoVerdicts::Separate) = sent {
             let one_by_one =
-                checks.into_iter().map(|Waiting { hits, deadline, trace, reply }| {
-                    let limits = &limits;
+                checks.into_iter().map(|Waiting { sending, deadline, trace, reply }| {
+                    let (limits, hits) = (&limits, sending.hits());
                     async move {
                         reply.send(self.send_one(limits, hits, deadline, trace.as_ref()).await)
                     }
@@ -227,7 +224,7 @@ impl Decider {
         }
         for (at, check) in checks.into_iter().enumerate() {
             // It fails when the caller has gone.
-            let _ = check.reply.send(of_check(&limits, check.hits, at, &sent));
+            let _ = check.reply.send(of_check(&limits, check.sending.hits(), at, &sent));
         }
     }
 

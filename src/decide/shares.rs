@@ -38,6 +38,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::check::VerdictSource;
+use super::combiner::Sending;
 use super::decider::{Decider, Shared};
 use super::divided::{Begun, Divided, Refusal};
 use super::forecast::{Seen, Sight};
@@ -317,7 +318,7 @@ impl Decider {
     async fn ask_share(&self, shares: &Arc<Shares>, at: usize, pause: Span) {
         let Shared { node, held_grants, forecasts, .. } = &*self.shared;
         let Some(part) = shares.parts.get(at) else { return };
-        let asked = self.forward_within(part, Hits::PEEK, AHEAD_PATIENCE).await;
+        let asked = self.forward(part, Sending::Ask, AHEAD_PATIENCE).await;
         let Ok(Forwarded { decided: (verdicts, _), .. }) = asked else { return };
         let (now, monotonic) = (node.clock.now(), node.clock.monotonic());
         forecasts.learn(shares, at, &verdicts, 0, now);

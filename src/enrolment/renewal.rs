@@ -12,7 +12,7 @@ use tidegate_cluster::environment::Clock;
 use tidegate_cluster::mesh::codec::REVOCATIONS;
 use tidegate_cluster::mesh::wire::{Call, Reply};
 use tidegate_cluster::mesh::{Mesh, StreamClass};
-use tidegate_cluster::pki::{Identity, Issued, IssuedFiles, NewKey, Overwrite, Tls};
+use tidegate_cluster::pki::{self, Identity, Issued, IssuedFiles, NewKey, Overwrite, Tls};
 use tidegate_limiter::units::{Span, Timestamp};
 use tokio_util::sync::CancellationToken;
 
@@ -72,7 +72,10 @@ impl Renewal {
         let (signed_by, cert_pem) = self.signed(identity, &request, now).await?;
         let issued = Issued { cert_pem, key_pem: new_key.to_pem() };
         let files = IssuedFiles { cert, key };
-        let write = move || files.write(&issued, Overwrite::Renew);
+        let write = move || {
+            let _alone = files.cert.parent().and_then(|folder| pki::alone_in(folder, || {}));
+            files.write(&issued, Overwrite::Renew)
+        };
         let written = tokio::task::spawn_blocking(write).await;
         written.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
         Ok(signed_by)

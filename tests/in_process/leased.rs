@@ -10,6 +10,7 @@ use tidegate_cluster::environment::Environment;
 use tidegate_cluster::mesh::codec::{COMBINED_CHECKS, VERSION, VERSIONS};
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::units::Span;
 use tidegate_ownership::Versions;
 use tidegate_rules::stats::{GrantedCounts, RuleCounts};
 use tidegate_testkit::certificates::{authority, identity};
@@ -48,6 +49,10 @@ descriptors:
     mode: leased
     on_unavailable: deny
     rate_limit: {window: 1d, requests_per_unit: 300, algorithm: gcra}
+  - key: first
+    mode: leased
+    on_unavailable: deny
+    rate_limit: {window: 1d, requests_per_unit: 300, algorithm: first_hit_window}
   - key: log
     mode: leased
     on_unavailable: deny
@@ -253,6 +258,32 @@ async fn what_is_granted_and_not_spent_is_not_refunded() {
     assert!(held > 0, "a holds some");
     let after = remaining(&nodes[2].check_hits("fixed", &value, -300).await);
     assert!(u64::from(after) + held <= 300, "{before}, {after} and {held} are held");
+}
+
+/// Looks take nothing from what is left and leave nothing behind, however many are on their way:
+/// what is shown as left is there for a check at any node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn looks_are_granted_nothing() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, patient).await;
+    for (key, used) in [("fixed", 0), ("first", 0), ("gcra", 0), ("layered", 0), ("sliced", 20)] {
+        let value = value_of(&nodes[0], key, "b");
+        assert_eq!(burst(&nodes[..1], key, &value, used).await.all, used);
+        nodes[0].core.decider.give_all_back().await;
+        let received = || nodes[2].core.decider.granted_hits().0.read().received;
+        let before = received();
+        for _ in 0..20 {
+            let looks = (0..8).map(|_| nodes[2].check_hits(key, &value, 0));
+            assert!(join_all(looks).await.iter().all(|answer| answer.allowed));
+        }
+        assert_eq!(received(), before, "{key}");
+        let look = nodes[2].check_hits(key, &value, 0).await;
+        assert_eq!(remaining(&look) as usize, LIMIT - used, "{key}");
+        if key == "first" {
+            assert_eq!(look.statuses[0].verdicts[0].reset, Span::ZERO, "no window is open");
+        }
+        let all = i64::try_from(LIMIT - used).unwrap();
+        assert!(nodes[2].check_hits(key, &value, all).await.allowed, "{key}");
+    }
 }
 
 /// A node that leaves gives back what it holds.

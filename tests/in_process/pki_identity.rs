@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use tidegate::config::Tls;
-use tidegate_cluster::pki::{self, Bearer, Identity, Overwrite, Validity};
+use tidegate_cluster::pki::{self, Bearer, Identity, Overwrite, Scope, Validity};
 use tidegate_limiter::units::{Span, Timestamp};
 
 /// 1 January 2026.
@@ -297,6 +297,31 @@ fn a_name_that_is_no_node_id_is_refused() {
         let error = pki::issue(pki.dir(), eu(name), validity(), Overwrite::Never).unwrap_err();
         assert!(error.to_string().contains("is not a node id; use 1 to 63"), "{error}");
     }
+}
+
+/// `--renew` would replace the authority, which no node trusts then.
+#[test]
+fn a_node_s_files_are_never_those_of_the_authority_or_of_a_signer() {
+    let pki = Pki::new();
+    let validity = validity();
+    pki::issue_signer(pki.dir(), Scope::default(), validity, Overwrite::Never).unwrap();
+    let names = ["ca.pem", "ca.key", "signer.pem", "signer.key"];
+    let read = || names.map(|name| fs::read(pki.dir().join(name)).unwrap());
+    let before = read();
+    for overwrite in [Overwrite::Never, Overwrite::Renew] {
+        for (name, whose) in [("ca", "the authority"), ("signer", "a signer")] {
+            let by_authority = pki::issue(pki.dir(), eu(name), validity, overwrite);
+            let (dir, out) = (pki.dir(), pki.dir());
+            let by_signer = pki::issue_by_signer(dir, out, eu(name), validity, NOW, overwrite);
+            for issued in [by_authority, by_signer] {
+                assert_eq!(
+                    pki.relative(&issued.unwrap_err().to_string()),
+                    format!("{name}.pem: the file of {whose}; choose another name for the node"),
+                );
+            }
+        }
+    }
+    assert_eq!(read(), before);
 }
 
 /// A simulator's clock may start at the epoch; its certificates have to be good then.

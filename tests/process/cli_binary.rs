@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{fs, thread};
@@ -18,6 +19,7 @@ use tidegate::admin::report::{
 use tidegate::admin::{MembersReport, RegionsReport, StatusReport};
 use tidegate::storage::map_file::MapFile;
 use tidegate_cluster::consensus::Saved;
+use tidegate_cluster::pki::IssuedFiles;
 use tidegate_ownership::cluster_map::{
     ClusterId, Collection, HomeRegions, Identity, MapMember, MapState, Voters,
 };
@@ -179,6 +181,32 @@ fn ca_makes_files_that_only_their_owner_reads_and_overwrites_none() {
              /nowhere`\n"
         )
     );
+}
+
+/// What is left is of one of them.
+#[test]
+fn of_two_ca_commands_at_once_in_a_folder_one_waits_for_the_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = dir.path().join("pki");
+    let pki = pki.to_str().unwrap();
+    let at_once = |arguments: &[&str]| -> usize {
+        let piped = |command: &mut Command| {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let running: Vec<_> = (0..4).map(|_| piped(&mut command(arguments))).collect();
+        let codes = running.into_iter().map(|it| it.wait_with_output().unwrap().status.code());
+        codes.filter(|code| *code == Some(0)).count()
+    };
+    for _ in 0..5 {
+        let _ = fs::remove_dir_all(pki);
+        assert_eq!(at_once(&["ca", "init", "--dir", pki]), 1);
+        let issue = ["ca", "issue", "--dir", pki, "--node", "n1"];
+        assert_eq!(at_once(&issue), 1, "the authority has its key");
+        assert_eq!(at_once(&[&issue[..], &["--renew"]].concat()), 4);
+        let [cert, key] = ["n1.pem", "n1.key"].map(|name| Path::new(pki).join(name));
+        assert!(IssuedFiles { cert, key }.belong_together());
+        assert_eq!(fs::read_dir(pki).unwrap().count(), 5, "no drafts are left");
+    }
 }
 
 #[test]
@@ -688,7 +716,7 @@ fn saved() -> Saved {
 }
 
 /// Replaces the record in `folder` if there is another, and reads it.
-fn on_disk(folder: &std::path::Path, record: Option<&Saved>) -> Saved {
+fn on_disk(folder: &Path, record: Option<&Saved>) -> Saved {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let file = MapFile::open(folder).unwrap();
     if let Some(record) = record {

@@ -14,7 +14,7 @@
 //! 3 rename        new       new                       new
 //! ```
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -62,6 +62,18 @@ pub struct IssuedFiles {
     pub key: PathBuf,
 }
 
+/// Waits until no other process writes certificates in `folder`, and keeps others waiting until the
+/// result is dropped: of two at once, one would leave its certificate beside the key of the other.
+/// `None` where the file system knows no locks. `waits` is called before it waits.
+pub fn alone_in(folder: &Path, waits: impl FnOnce()) -> Option<File> {
+    let lock = File::open(or_here(folder)).ok()?;
+    if let Err(TryLockError::WouldBlock) = lock.try_lock() {
+        waits();
+        lock.lock().ok()?;
+    }
+    Some(lock)
+}
+
 /// Creates an authority and a cluster secret in `dir`. Never overwrites: nodes with certificates of
 /// the old authority could not connect to nodes that trust a new one.
 ///
@@ -87,8 +99,9 @@ pub fn init(dir: &Path, validity: Validity, secret: [u8; 16]) -> Result<(), Erro
 ///
 /// # Errors
 ///
-/// The authority's files cannot be used or do not belong together, a name is not a label, the node
-/// has files already and `overwrite` is [`Overwrite::Never`], or they cannot be written.
+/// The authority's files cannot be used or do not belong together, a name is not a label or that of
+/// other files, the node has files already and `overwrite` is [`Overwrite::Never`], or they cannot
+/// be written.
 pub fn issue(
     dir: &Path,
     bearer: Bearer<'_>,
@@ -99,7 +112,7 @@ pub fn issue(
     let authority = &opened.authority;
     let issued = authority.issue(bearer, validity)?;
 
-    let files = IssuedFiles::of(dir, bearer.node);
+    let files = IssuedFiles::of(dir, bearer.node)?;
     let ca_pem = authority.cert_pem();
     if !verify::is_issued_by(ca_pem, &issued.cert_pem, bearer, validity.not_before) {
         return Err(opened.mismatch(dir));
@@ -154,7 +167,7 @@ pub fn issue_by_signer(
     let chain = signer.sign(&key.request()?, bearer, validity.not_before, validity, now);
     let chain = chain.map_err(|error| Error::of(&cert, error))?;
     let issued = Issued { cert_pem: verify::to_pem(&chain), key_pem: key.to_pem() };
-    let files = IssuedFiles::of(out, bearer.node);
+    let files = IssuedFiles::of(out, bearer.node)?;
     files.write(&issued, overwrite)?;
     Ok(files)
 }
@@ -209,8 +222,21 @@ impl Opened {
 }
 
 impl IssuedFiles {
-    fn of(dir: &Path, node: &str) -> Self {
-        Self { cert: dir.join(format!("{node}.pem")), key: dir.join(format!("{node}.key")) }
+    /// In `dir`, by the name of the node.
+    ///
+    /// # Errors
+    ///
+    /// They would be those of the authority or of a signer.
+    fn of(dir: &Path, node: &str) -> Result<Self, Error> {
+        let cert = format!("{node}.pem");
+        let files = Self { key: dir.join(format!("{node}.key")), cert: dir.join(&cert) };
+        let of_others = match &*cert {
+            AUTHORITY_CERT => "the authority",
+            SIGNER_CERT => "a signer",
+            _ => return Ok(files),
+        };
+        let text = format_args!("the file of {of_others}; choose another name for the node");
+        Err(Error::of(&files.cert, text))
     }
 
     /// Writes both. New files: the certificate last, so if it exists, so does the key. Existing
@@ -336,9 +362,13 @@ fn is_key_of(chain: &[CertificateDer<'static>], key_pem: &str) -> bool {
 /// Without it the system may keep a later rename and lose an earlier one when it crashes. Where a
 /// folder cannot be synced, the order is up to its file system.
 fn sync_folder(file: &Path) {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let _ =
-        File::open(folder.unwrap_or_else(|| Path::new("."))).and_then(|folder| folder.sync_all());
+    let folder = or_here(file.parent().unwrap_or(file));
+    let _ = File::open(folder).and_then(|folder| folder.sync_all());
+}
+
+/// A file that is named without a folder has an empty one.
+fn or_here(folder: &Path) -> &Path {
+    if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 
 /// Writes a file that everybody may read, completely or not at all.
@@ -369,18 +399,20 @@ fn write(path: &Path, text: &str, mode: u32, overwrite: Overwrite) -> Result<(),
     let attempt = || -> io::Result<()> {
         let mut draft = path.as_os_str().to_owned();
         draft.push(".new");
-        let draft = PathBuf::from(draft);
+        let draft = scopeguard::guard(PathBuf::from(draft), |draft| {
+            let _ = fs::remove_file(draft);
+        });
         // Left behind by an interrupted run.
-        let _ = fs::remove_file(&draft);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
+        let _ = fs::remove_file(&*draft);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&*draft)?;
         file.write_all(text.as_bytes())?;
         // The umask narrows the mode given to `open`, so that the node might not read `ca.pem`.
         file.set_permissions(Permissions::from_mode(mode))?;
         file.sync_all()?;
         match overwrite {
-            Overwrite::Renew => fs::rename(&draft, path),
+            Overwrite::Renew => fs::rename(&*draft, path),
             // Unlike a rename, a link fails if the name exists.
-            Overwrite::Never => fs::hard_link(&draft, path).and_then(|()| fs::remove_file(&draft)),
+            Overwrite::Never => fs::hard_link(&*draft, path),
         }
     };
     attempt().map_err(|source| unwritable(path, &source))

@@ -37,8 +37,9 @@ pub use authority::{Authority, Issued};
 pub use bearer::{BACKDATED, Bearer, MESH_NAME, Role, Scope, Validity, region_name};
 pub use files::{
     AUTHORITY_CERT, AUTHORITY_KEY, CLUSTER_SECRET, IssuedFiles, Overwrite, SIGNER_CERT, SIGNER_KEY,
-    init, issue, issue_by_signer, issue_signer, load_signer, open_regular, read_authorities,
-    read_secret_argument, read_secret_text, secret_line, write_public, write_secret,
+    alone_in, init, issue, issue_by_signer, issue_signer, load_signer, open_regular,
+    read_authorities, read_secret_argument, read_secret_text, secret_line, write_public,
+    write_secret,
 };
 pub use identity::{Identity, SECRETS_MAX, Tls, load};
 pub use revocation::Revocation;
