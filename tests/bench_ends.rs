@@ -17,9 +17,9 @@ use serde_json::Value;
 
 /// An environment variable of all processes of a run.
 const RUN_ID: &str = "TIDEGATE_BENCH_RUN";
-const TABLES: [&str; 11] = [
-    "resp-1", "resp-16", "open", "grpc-1", "grpc-16", "http", "cluster", "peers-1", "peers-16",
-    "store", "expiry",
+const TABLES: [&str; 12] = [
+    "resp-1", "resp-16", "open", "grpc-1", "grpc-16", "http", "proxy", "cluster", "peers-1",
+    "peers-16", "store", "expiry",
 ];
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::process::Command;
 
-use crate::peers::{envoy_ratelimit, gubernator, limitador, tool};
+use crate::peers::{envoy_ratelimit, gubernator, limitador, nginx, tool};
 use crate::processes;
 
 /// The kernel polls instead of halting while this device is open with a zero written to it.
@@ -52,6 +52,7 @@ pub fn describe() -> Vec<(String, String)> {
         ("redis-benchmark", first_line("redis-benchmark", &["--version"])),
         ("h2load", first_line("h2load", &["--version"])),
         ("wrk", first_line("wrk", &["-v"])),
+        ("nginx", nginx::version()),
     ];
     rows.map(|(name, value)| (name.to_owned(), value)).into()
 }

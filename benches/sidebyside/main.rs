@@ -33,7 +33,9 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use measure::{Plan, bounds, cluster, expiry, grpc, http, memory, open, resp, services, store};
+use measure::{
+    Plan, bounds, cluster, expiry, grpc, http, memory, open, proxy, resp, services, store,
+};
 use peers::{empty_tonic, tidegate};
 use results::Results;
 
@@ -42,8 +44,8 @@ const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 /// The parts. `scripts/bench` runs each in its own process. Only `peers` needs throttlecrab and
 /// redis-cell, and only `services` and `failures` limiters that the user installs.
-const PARTS: [&str; 7] =
-    ["listeners", "cluster", "store", "expiry", "peers", "services", failures::PART];
+const PARTS: [&str; 8] =
+    ["listeners", "proxy", "cluster", "store", "expiry", "peers", "services", failures::PART];
 
 #[derive(Clone, Debug, Default)]
 struct Arguments {
@@ -142,6 +144,9 @@ fn run(arguments: &Arguments, folder: &Path) -> io::Result<Results> {
                 results.accuracy = accuracy::run(participants);
             }
         }
+    }
+    if has("proxy") {
+        tables.push(proxy::measure(&plan, folder));
     }
     if has("store") {
         tables.push(store::measure(&plan)?);

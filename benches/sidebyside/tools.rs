@@ -27,6 +27,16 @@ pub struct Run {
 pub const COLUMNS: [&str; 6] =
     ["req/s", "p50 ms", "p99 ms", "p99.9 ms", "server CPU µs/req", "client CPU µs/req"];
 
+/// The part of a script of `wrk` that prints the percentiles.
+pub const WRK_REPORT: &str = r"
+done = function(summary, latency)
+  local errors = summary.errors
+  local failed = errors.connect + errors.read + errors.write + errors.status + errors.timeout
+  io.write(string.format('measured %d %d %d %d %d %d\n', summary.requests, summary.duration, failed,
+    latency:percentile(50), latency:percentile(99), latency:percentile(99.9)))
+end
+";
+
 impl Run {
     pub fn cells(&self) -> Vec<f64> {
         vec![
@@ -119,13 +129,18 @@ pub fn h2load(
     })
 }
 
-/// Runs `wrk` with 50 connections. The script creates the requests and prints the percentiles.
-pub fn wrk(addr: SocketAddr, server: &Server, script: &Path, span: Duration) -> io::Result<Run> {
+/// Runs `wrk` with 50 connections. The script ends with [`WRK_REPORT`].
+pub fn wrk(
+    addr: SocketAddr,
+    servers: &[&Server],
+    script: &Path,
+    span: Duration,
+) -> io::Result<Run> {
     let mut command = processes::command("wrk");
     let seconds = format!("{}s", span.as_secs_f64().ceil());
     command.args(["-t1", "-c50", "-d", &seconds, "-s"]).arg(script);
     command.arg(format!("http://{addr}/"));
-    let (output, server_cpu, client_cpu) = timed(&mut command, &[server])?;
+    let (output, server_cpu, client_cpu) = timed(&mut command, servers)?;
     // The script's last line: "measured" and the numbers.
     let line = output.lines().find_map(|line| line.strip_prefix("measured "));
     let numbers: Vec<f64> = line

@@ -1,6 +1,6 @@
 //! The bounds: mostly ratios of two medians of the same run.
 
-use super::{cluster, expiry as expiring, grpc, resp, services, store};
+use super::{cluster, expiry as expiring, grpc, proxy, resp, services, store};
 use crate::render::number;
 use crate::results::{Bound, Results};
 
@@ -31,6 +31,15 @@ pub fn all(results: &Results) -> Vec<Bound> {
             median(&table, grpc::TIDEGATE, "req/s"),
             median(&table, grpc::EMPTY, "req/s"),
             0.9,
+        ));
+    }
+    for (theirs, least) in [(proxy::ASKING, 0.75), (proxy::BARE, 0.5)] {
+        let of = |row: &str| median("proxy", row, proxy::COLUMNS[0]);
+        bounds.push(at_least(
+            &format!("the proxy by {theirs}, requests a second"),
+            of(proxy::TIDEGATE),
+            of(theirs),
+            least,
         ));
     }
     let of = |row: &str, column: &str| median("cluster", row, column);

@@ -7,9 +7,9 @@ use super::{Case, Plan, interleave, table};
 use crate::peers::throttlecrab::{self, Setting, Throttlecrab};
 use crate::peers::tidegate::{DOMAIN, Node, STRICT};
 use crate::results::Table;
-use crate::tools::{self, COLUMNS};
+use crate::tools::{self, COLUMNS, WRK_REPORT};
 
-/// Prepares 4,096 requests with random keys, and prints the percentiles.
+/// Prepares 4,096 requests with random keys.
 const SCRIPT: &str = r"
 local requests, next = {}, 0
 init = function()
@@ -22,12 +22,6 @@ end
 request = function()
   next = next % #requests + 1
   return requests[next]
-end
-done = function(summary, latency)
-  local errors = summary.errors
-  local failed = errors.connect + errors.read + errors.write + errors.status + errors.timeout
-  io.write(string.format('measured %d %d %d %d %d %d\n', summary.requests, summary.duration, failed,
-    latency:percentile(50), latency:percentile(99), latency:percentile(99.9)))
 end
 ";
 
@@ -55,8 +49,9 @@ pub fn measure(plan: &Plan, folder: &Path, node: &Result<Node, String>) -> Table
     let cases = listeners.map(|(name, listener, path, body)| match listener {
         Ok((server, addr)) => Case::new(name, move || {
             let script = folder.join(format!("{}.lua", path.replace('/', "-")));
-            fs::write(&script, SCRIPT.replace("BODY", body).replace("PATH", path))?;
-            Ok(tools::wrk(addr, &server, &script, plan.span)?.cells())
+            let requests = SCRIPT.replace("BODY", body).replace("PATH", path);
+            fs::write(&script, requests + WRK_REPORT)?;
+            Ok(tools::wrk(addr, &[&server], &script, plan.span)?.cells())
         }),
         Err(why) => Case::absent(name, why),
     });

@@ -7,6 +7,7 @@ pub mod grpc;
 pub mod http;
 pub mod memory;
 pub mod open;
+pub mod proxy;
 pub mod resp;
 pub mod services;
 pub mod store;

@@ -4,6 +4,7 @@ pub mod empty_tonic;
 pub mod envoy_ratelimit;
 pub mod gubernator;
 pub mod limitador;
+pub mod nginx;
 pub mod redis;
 pub mod throttlecrab;
 pub mod tidegate;

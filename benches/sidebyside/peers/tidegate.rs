@@ -37,6 +37,18 @@ descriptors:
     mode: eventual
     rate_limit: {unit: day, requests_per_unit: 1000000000}
 ";
+/// How requests to the proxy, and those of nginx, become descriptors.
+const AUTH: &str = "[auth]
+domain = \"http\"
+[[auth.descriptors]]
+entries = [{ key = \"path\", source = \"path\" }]
+";
+const HTTP_RULES: &str = "domain: http
+descriptors:
+  - key: path
+    value: /
+    rate_limit: {unit: day, requests_per_unit: 1000000000, algorithm: fixed_window}
+";
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
 /// Three nodes usually start within a second.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -51,6 +63,7 @@ pub struct Node {
     pub resp: Option<SocketAddr>,
     /// Gubernator's API over gRPC.
     pub gubernator: Option<SocketAddr>,
+    pub proxy: Option<SocketAddr>,
 }
 
 /// The settings of the nodes.
@@ -59,6 +72,8 @@ pub struct Setting {
     folder: PathBuf,
     extra: Vec<(&'static str, String)>,
     has_gubernator: bool,
+    /// What its proxy is in front of.
+    upstream: Option<SocketAddr>,
 }
 
 impl Setting {
@@ -67,8 +82,9 @@ impl Setting {
         let rules = folder.join("rules");
         fs::create_dir_all(&rules)?;
         fs::write(rules.join("bench.yaml"), RULES)?;
+        fs::write(rules.join("http.yaml"), HTTP_RULES)?;
         fs::write(rules.join("accuracy.yaml"), accuracy::rules())?;
-        Ok(Self { folder: folder.into(), extra: Vec::new(), has_gubernator: false })
+        Ok(Self { folder: folder.into(), extra: Vec::new(), has_gubernator: false, upstream: None })
     }
 
     pub fn with(mut self, key: &'static str, value: u64) -> Self {
@@ -79,6 +95,12 @@ impl Setting {
     /// With the listener of Gubernator's API over gRPC.
     pub fn with_gubernator(mut self) -> Self {
         self.has_gubernator = true;
+        self
+    }
+
+    /// With a proxy in front of an application.
+    pub fn with_proxy(mut self, upstream: SocketAddr) -> Self {
+        self.upstream = Some(upstream);
         self
     }
 
@@ -140,8 +162,18 @@ impl Setting {
         if let Some(addr) = gubernator {
             settings.push(("gubernator.grpc", addr.to_string()));
         }
+        let proxy = if self.upstream.is_some() { Some(processes::free_tcp()?) } else { None };
+        if let Some((addr, upstream)) = proxy.zip(self.upstream) {
+            settings.push(("proxy.listen", addr.to_string()));
+            settings.push(("proxy.upstream", format!("http://{upstream}")));
+        }
         let mut command = processes::command(binary());
         command.args(["serve", "--log", "warn"]).current_dir(&self.folder);
+        if proxy.is_some() {
+            let file = self.folder.join("proxy.toml");
+            fs::write(&file, AUTH)?;
+            command.arg("--config").arg(file);
+        }
         for (key, value) in settings.iter().chain(own).chain(&self.extra) {
             command.arg("--set").arg(format!("{key}={value}"));
         }
@@ -149,7 +181,7 @@ impl Setting {
         let mut server = Server::start(&mut command, &self.folder, &name)?;
         server.wait_for(admin)?;
         let resp = has_resp.then_some(resp);
-        Ok(Node { server: Rc::new(server), http, grpc, admin, resp, gubernator })
+        Ok(Node { server: Rc::new(server), http, grpc, admin, resp, gubernator, proxy })
     }
 }
 
