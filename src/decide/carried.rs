@@ -720,7 +720,7 @@ impl Decider {
             Some(Charged { is_refused, refunded, reset, ..Charged::of(result) })
         })?;
         if of_others.until.is_some() {
-            self.recall_from_all(key);
+            self.recall_from_all(key, check.resets);
         }
         if check.resets {
             // Of an owner before this node.

@@ -244,10 +244,15 @@ impl Decider {
         });
     }
 
-    /// Asks every node for what it holds of a key, granted by this owner or by one before.
-    pub(super) fn recall_from_all(&self, key: KeyHash) {
+    /// Asks every node for what it holds of a key, granted by this owner or by one before. Edges
+    /// only if `resets`: there may be a thousand, and what is given back waits for their grants.
+    pub(super) fn recall_from_all(&self, key: KeyHash, resets: bool) {
         let Some(Peers { mesh, .. }) = &self.shared.peers else { return };
-        for peer in mesh.peers().iter().filter(|peer| peer.version >= COMBINED_CHECKS) {
+        let mut peers = mesh.peers();
+        if resets {
+            peers.extend(mesh.edges().iter().cloned());
+        }
+        for peer in peers.iter().filter(|peer| peer.version >= COMBINED_CHECKS) {
             mesh.notify(&peer.id, StreamClass::Checks, Call::Recall(key));
         }
     }

@@ -301,13 +301,15 @@ impl Snapshots {
             all: progress.all,
             now,
             next: Some(progress.from),
+            has_passed: false,
+            is_again: false,
             batch: Vec::new().into_iter(),
             taken: Vec::new(),
         };
         let mut changes = round.by_ref().peekable();
         let is_idle = removed.is_empty() && changes.peek().is_none();
         let written = if is_idle { Ok(None) } else { file.write(&removed, changes, now).map(Some) };
-        let Round { taken, next, .. } = round;
+        let Round { taken, next, has_passed, .. } = round;
         if written.is_err() {
             store.enqueue_dropped(dropped);
             for key in taken {
@@ -319,7 +321,7 @@ impl Snapshots {
         progress.swept = swept;
         progress.from = next.unwrap_or_default();
         // After a scan of everything come the keys that changed meanwhile.
-        let has_more = next.is_some() || progress.all;
+        let has_more = next.is_some() || progress.all || has_passed;
         progress.all &= next.is_some();
         Ok((written, has_more))
     }
@@ -355,6 +357,9 @@ struct Round<'a> {
     now: Timestamp,
     /// Where the scan continues; `None` at its end.
     next: Option<Cursor>,
+    /// Whether some wait for another scan, which is part of this round.
+    has_passed: bool,
+    is_again: bool,
     batch: vec::IntoIter<StoredCounter>,
     /// The keys so far.
     taken: Vec<KeyHash>,
@@ -368,13 +373,19 @@ impl Iterator for Round<'_> {
             if let Some(counter) = self.batch.next() {
                 return Some(counter);
             }
+            if self.next.is_none() && self.has_passed && !self.is_again {
+                (self.next, self.has_passed, self.is_again) =
+                    (Some(Cursor::default()), false, true);
+            }
             let from = self.next.filter(|_| self.taken.len() < ROUND_KEYS_MAX)?;
             let mut batch = Vec::new();
-            self.next = if self.all {
-                self.store.scan(from, self.now, BATCH_KEYS, KeyHash::is_long, &mut batch)
+            if self.all {
+                self.next = self.store.scan_snapshot(from, self.now, BATCH_KEYS, &mut batch);
             } else {
-                self.store.drain_snapshot_queue(from, self.now, BATCH_KEYS, &mut batch)
-            };
+                let step = self.store.drain_snapshot_queue(from, self.now, BATCH_KEYS, &mut batch);
+                self.next = step.next;
+                self.has_passed |= step.has_passed;
+            }
             // A share is used while this node has no owner to ask; the next start does not need it.
             // The end of a reservation that no replica has confirmed is queued again when one has.
             batch.retain(|counter| {

@@ -8,25 +8,28 @@ use std::time::Duration;
 
 use tidegate::config::Config;
 use tidegate::decide::{
-    CheckRequest, CheckResponse, CommitRequest, Decide, Reserve, ReserveRequest, VerdictSource,
+    CarriedCheck, CheckRequest, CheckResponse, CommitRequest, Decide, DecideCarried, Reserve,
+    ReserveRequest, VerdictSource,
 };
 use tidegate_cluster::edge::HOMES;
 use tidegate_cluster::mesh::StreamClass;
 use tidegate_cluster::mesh::wire::{Call, Group, InterventionCall, MapCall, Reply, Sync, SyncRole};
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::descriptor::{Descriptor, Entry};
-use tidegate_limiter::policy::OnUnavailable;
+use tidegate_limiter::engine::Behavior;
+use tidegate_limiter::policy::{OnUnavailable, Scope};
 use tidegate_limiter::quota::{Algorithm, Quota};
 use tidegate_limiter::store::{Interventions, Settled};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_ownership::Epoch;
 use tidegate_ownership::cluster_map::ClusterId;
 use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::ranges::Ranges;
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, NodeOptions, cluster_under, settled};
 use tidegate_testkit::wait::eventually;
 
-use super::forwarding::bench::{TIMEOUT, source};
+use super::forwarding::bench::{TIMEOUT, holds, source};
 
 const RULES: &str = "
 domain: test
@@ -171,6 +174,59 @@ async fn an_edge_that_leaves_gives_its_grants_back() {
         assert_eq!((cores.iter().map(at).sum::<u64>(), held), (sent, 0), "{hits:?}");
         edge.stop().await;
     }
+}
+
+/// It does not know what the owner before has granted, so it asks all nodes for what they hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_at_a_new_owner_asks_edges_for_what_they_hold() {
+    let authority = authority();
+    let cores = cluster_under(&authority, &CORES, RULES, |_| {}).await;
+    let edge = edges(&authority, &cores, &["e1"]).await.remove(0);
+    let c = &cores[2];
+    let topology = c.core.topology.load_full();
+    let keys_of = |owner: &str| {
+        let is_its = |key: &String| {
+            let token = c.core.hasher.carried("requests", key, [0; 3]).token();
+            topology.owner(Scope::Region, token).is_some_and(|id| id.as_str() == owner)
+        };
+        (0..).map(|n| format!("k{n}")).filter(is_its).take(8).collect::<Vec<_>>()
+    };
+    let (keys, of_c) = (keys_of("b"), keys_of("c"));
+    carried(&edge, &of_c[0], 1, false).await;
+    eventually("c is connected", TIMEOUT, || !c.mesh().edges().is_empty()).await;
+    let end = tokio::time::Instant::now() + TIMEOUT;
+    let held = || edge.core.decider.granted_hits().1;
+    while held() < 100 {
+        assert!(tokio::time::Instant::now() < end, "{} hits are granted", held());
+        for key in &keys {
+            carried(&edge, key, 1, false).await;
+        }
+    }
+    holds(c, Ranges::all(), None);
+    for key in &keys {
+        carried(c, key, 0, true).await;
+    }
+    eventually("the edge holds nothing", TIMEOUT, || held() == 0).await;
+    let hits = edge.core.decider.granted_hits().0.read();
+    assert!(hits.recalled > 0, "{hits:?}");
+    edge.stop().await;
+}
+
+/// A leased check of a limit that comes with it, or a reset of that limit.
+async fn carried(node: &Node, unique_key: &str, hits: i64, resets: bool) {
+    let quota = Quota::simple(Algorithm::FirstHitWindow, 1_000_000, Span::from_secs(3_600));
+    let check = CarriedCheck {
+        name: "requests",
+        unique_key,
+        part: [0; 3],
+        quota: quota.expect("valid"),
+        hits: Hits::new(hits),
+        behavior: Behavior::default(),
+        at: None,
+        resets,
+        is_leased: !resets,
+    };
+    node.core.decider.decide_carried(&[check]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,6 +4,11 @@
 //!   a peek, a denial that counts nothing and a [`Store::merge`] are not.
 //! - **Snapshots** scan for keys with windows of an hour or more ([`KeyHash::is_long`]), strict and
 //!   eventual, that changed since they were last written. Only those are kept over a restart.
+//!   *The end of a reservation comes after its cost.* A scan has gone past a counter when a commit
+//!   changes it and the reservation, which is still to come. Had the disk the end alone, the same
+//!   commit again would count nothing, and its cost would be lost. So the first scan that comes to
+//!   a settled reservation passes it, and the next one takes it: the counters that its commit
+//!   changed are in one of the two.
 //! - **Handoff** and anti-entropy scan all keys of a token range.
 
 use std::task::Waker;
@@ -46,6 +51,15 @@ impl StoredCounter {
 pub struct Cursor {
     pub(super) shard: usize,
     pub(super) seen: Option<KeyHash>,
+}
+
+/// What a step of a snapshot has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotStep {
+    /// Where to continue; `None` at the end.
+    pub next: Option<Cursor>,
+    /// Whether it has passed the end of a reservation, which the next scan takes.
+    pub has_passed: bool,
 }
 
 /// The result of merging a counter into the store.
@@ -264,8 +278,7 @@ impl Store {
     }
 
     /// One bounded step of a scan over the keys with unsaved changes: appends at most `max` of them
-    /// to `out`, and returns where to continue, `None` at the end. A step may find nothing. Skips
-    /// expired counters, which a restart need not restore.
+    /// to `out`. A step may find nothing. Skips expired counters, which a restart need not restore.
     ///
     /// A counter appended to `out` counts as saved. Mark one that could not be written with
     /// [`Store::enqueue_snapshot`].
@@ -275,11 +288,33 @@ impl Store {
         now: Timestamp,
         max: usize,
         out: &mut Vec<StoredCounter>,
+    ) -> SnapshotStep {
+        let mut has_passed = false;
+        let next = self.scan_step(from, max, out, |slot| {
+            let is_unsaved = slot.meta.has(Meta::UNSAVED);
+            if is_unsaved && slot.is_settled_reservation() && !slot.meta.has(Meta::PASSED) {
+                slot.meta.raise(Meta::PASSED);
+                has_passed = true;
+                return false;
+            }
+            slot.meta.clear(Meta::UNSAVED | Meta::PASSED);
+            is_unsaved && !slot.is_expired(now) && !matches!(slot.state, State::Absent)
+        });
+        SnapshotStep { next, has_passed }
+    }
+
+    /// The same of all long keys, saved or not, which stay as they are: for a new snapshot, before
+    /// what changes meanwhile is drained.
+    pub fn scan_snapshot(
+        &self,
+        from: Cursor,
+        now: Timestamp,
+        max: usize,
+        out: &mut Vec<StoredCounter>,
     ) -> Option<Cursor> {
         self.scan_step(from, max, out, |slot| {
-            let is_unsaved = slot.meta.has(Meta::UNSAVED);
-            slot.meta.clear(Meta::UNSAVED);
-            is_unsaved && !slot.is_expired(now) && !matches!(slot.state, State::Absent)
+            let is_end = slot.is_settled_reservation() && slot.meta.has(Meta::UNSAVED);
+            slot.key.is_long() && !is_end && !slot.is_expired(now)
         })
     }
 

@@ -45,7 +45,7 @@ mod unsettled_clock;
 
 pub use carried::Carried;
 pub use check::{Checks, SingleCheck, Verdicts};
-pub use copies::{Cursor, MergeOutcome, StoredCounter};
+pub use copies::{Cursor, MergeOutcome, SnapshotStep, StoredCounter};
 pub use counting_mode::{BEHIND_MAX, LocalActor, SYNC_SLACK_DIVISOR};
 pub use grants::{Ask, Granted, Leased};
 pub use interventions::{INTERVENTIONS_MAX, Intervention, Interventions};

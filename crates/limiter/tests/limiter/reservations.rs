@@ -524,6 +524,54 @@ struct Live {
     until: Timestamp,
 }
 
+/// Commits while a snapshot goes through the counters of a descriptor and its reservations: what a
+/// disk knows as settled is counted there.
+#[test]
+fn a_snapshot_has_no_commit_without_its_cost() {
+    const DAY: Span = Span::from_secs(86_400);
+    let of = counters(&[(Algorithm::FixedWindow, 10_000, DAY), (Algorithm::Gcra, 10_000, DAY)]);
+    let store = empty_store();
+    store.set_snapshotted(true);
+    let (mut disk, mut committed, mut settled) = (empty_store(), 0, 0);
+    for round in 0..40 {
+        // Its file was deleted.
+        let is_new = round == 8;
+        if is_new {
+            disk = empty_store();
+        }
+        let mut from = Some(Cursor::default());
+        while let Some(cursor) = from {
+            let mut taken = Vec::new();
+            from = if is_new {
+                store.scan_snapshot(cursor, NOW, 1, &mut taken)
+            } else {
+                store.drain_snapshot_queue(cursor, NOW, 1, &mut taken).next
+            };
+            for copy in taken {
+                disk.merge(copy, NOW);
+            }
+            if committed < 200 {
+                assert!(is_reserved(&reserve(&store, &of, committed, 5, NOW)));
+                assert_eq!(commit(&store, &of, committed, 5, NOW).settled, Settled::Committed);
+                committed += 1;
+            }
+        }
+        let known = all_of(&disk, NOW);
+        let ends = known.iter().filter_map(|copy| copy.state.reservation());
+        settled = ends.filter(|end| end.is_settled).count();
+        for counter in &of {
+            let used = 10_000 - left(&disk, std::slice::from_ref(counter), NOW);
+            assert!(used as usize >= 5 * settled, "round {round}: {used} of {settled} commits");
+        }
+    }
+    assert_eq!((committed, settled), (200, 200), "all of them in the end");
+    let mut step = store.drain_snapshot_queue(Cursor::default(), NOW, 10, &mut Vec::new());
+    assert!(!step.has_passed, "nothing waits");
+    assert_eq!(commit(&store, &of, 300, 5, NOW).settled, Settled::Reported);
+    step = store.drain_snapshot_queue(Cursor::default(), NOW, 1_000, &mut Vec::new());
+    assert!(step.has_passed, "the end that was remembered waits for the next");
+}
+
 fn all_of(store: &Store, now: Timestamp) -> Vec<StoredCounter> {
     let (mut all, mut from) = (Vec::new(), Some(Cursor::default()));
     while let Some(cursor) = from {

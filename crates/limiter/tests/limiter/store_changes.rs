@@ -51,7 +51,7 @@ fn changed(store: &Store, max: usize) -> Vec<KeyHash> {
 fn unsaved(store: &Store) -> BTreeSet<KeyHash> {
     let (mut found, mut from) = (Vec::new(), Some(Cursor::default()));
     while let Some(cursor) = from {
-        from = store.drain_snapshot_queue(cursor, START, 5, &mut found);
+        from = store.drain_snapshot_queue(cursor, START, 5, &mut found).next;
     }
     let keys: BTreeSet<_> = found.iter().map(|counted| counted.key).collect();
     assert_eq!(keys.len(), found.len(), "a key was drained twice");

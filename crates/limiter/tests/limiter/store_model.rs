@@ -108,7 +108,7 @@ impl Drained {
         });
         let (mut unsaved, mut cursor) = (Vec::new(), Some(Cursor::default()));
         while let Some(from) = cursor {
-            cursor = store.drain_snapshot_queue(from, now, max, &mut unsaved);
+            cursor = store.drain_snapshot_queue(from, now, max, &mut unsaved).next;
         }
         self.disk.extend(unsaved.into_iter().map(|copy| (copy.key, copy.state)));
     }
