@@ -297,7 +297,7 @@ impl Store {
                 has_passed = true;
                 return false;
             }
-            slot.meta.clear(Meta::UNSAVED | Meta::PASSED);
+            slot.meta.clear(Meta::UNSAVED);
             is_unsaved && !slot.is_expired(now) && !matches!(slot.state, State::Absent)
         });
         SnapshotStep { next, has_passed }

@@ -103,7 +103,9 @@ impl Queues {
     pub(super) fn enqueue_snapshot(&mut self, slot: &mut Slot) {
         if self.is_snapshotted() && slot.key.is_long() {
             slot.meta.raise(Meta::UNSAVED);
-            slot.meta.clear(Meta::PASSED);
+            if slot.is_settled_reservation() {
+                slot.meta.clear(Meta::PASSED);
+            }
             if matches!(slot.state, State::Absent) {
                 self.note_ended(slot.key);
             }

@@ -55,9 +55,9 @@ pub(super) enum SyncPriority {
     Urgent,
 }
 
-/// The expiry of a slot, its sync priority, and three flags, in 64 bits.
+/// The expiry of a slot, its sync priority, and two flags, in 64 bits.
 ///
-/// The expiry has a resolution of 32 ns and is rounded up: a slot may stay some nanoseconds longer
+/// The expiry has a resolution of 16 ns and is rounded up: a slot may stay some nanoseconds longer
 /// than it matters, which changes no verdict, and is never removed early. Zero is a vacant slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Meta(u64);
@@ -67,10 +67,11 @@ impl Meta {
     pub(super) const CHECKED: u64 = 0b0100;
     /// Changed since it was last written to disk.
     pub(super) const UNSAVED: u64 = 0b1000;
-    /// A settled reservation that a snapshot has come to since.
-    pub(super) const PASSED: u64 = 0b1_0000;
+    /// A snapshot has come to it since it changed. Of a settled reservation, which is no eventual
+    /// key: the bit is that of [`CHECKED`](Self::CHECKED).
+    pub(super) const PASSED: u64 = Self::CHECKED;
 
-    const FLAGS: u64 = 0b1_1111;
+    const FLAGS: u64 = 0b1111;
     /// The bits that hold a [`SyncPriority`], as its number.
     const PRIORITY: u64 = 0b0011;
 
@@ -120,13 +121,13 @@ mod tests {
 
     #[test]
     fn expiry_is_never_rounded_down() {
-        for nanos in [0, 1, 31, 32, 33, 1_000_000_007, u64::MAX - 33] {
+        for nanos in [0, 1, 15, 16, 17, 1_000_000_007, u64::MAX - 17] {
             let exact = Timestamp::from_nanos(nanos);
             let meta = Meta::new(exact);
             assert!(meta.expires() >= exact);
-            assert!(meta.expires().since(exact).as_nanos() <= 32);
+            assert!(meta.expires().since(exact).as_nanos() <= 16);
         }
-        assert!(Meta::new(Timestamp::NEVER).expires() > Timestamp::from_nanos(u64::MAX - 32));
+        assert!(Meta::new(Timestamp::NEVER).expires() > Timestamp::from_nanos(u64::MAX - 16));
     }
 
     #[test]

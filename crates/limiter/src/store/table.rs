@@ -337,10 +337,10 @@ mod tests {
                 match op {
                     Op::Put(tag, token) => {
                         let key = KeyHash { token, tag };
-                        if model.insert((tag, token), n * 32).is_none() {
-                            table.insert(slot(tag, token, n * 32));
+                        if model.insert((tag, token), n * 16).is_none() {
+                            table.insert(slot(tag, token, n * 16));
                         } else if let Some(found) = table.find_mut(key) {
-                            *found = slot(tag, token, n * 32);
+                            *found = slot(tag, token, n * 16);
                         }
                     }
                     Op::Remove(tag, token) => {
