@@ -9,17 +9,18 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate::config::Config;
 use tidegate::decide::{
-    CheckRequest, CommitRequest, Entered, LimitInFlight, Place, Reserve, ReserveRequest,
+    CheckRequest, CommitRequest, Entered, LimitInFlight, Place, Reserve, ReserveRequest, Status,
+    VerdictSource,
 };
 use tidegate::front::render;
 use tidegate::node::{self, Core};
 use tidegate_limiter::descriptor::{Descriptor, Entry};
 use tidegate_limiter::store::{ReservationId, Settled};
-use tidegate_limiter::units::{Hits, Timestamp};
+use tidegate_limiter::units::{Hits, Span, Timestamp};
 use tidegate_testkit::clock::ManualClock;
 use tidegate_testkit::in_process::{cluster, standalone};
 use tidegate_testkit::rules::book;
-use tidegate_testkit::wait::until;
+use tidegate_testkit::wait::{HANGS_AFTER, until};
 
 const RULES: &str = "
 domain: test
@@ -204,7 +205,9 @@ descriptors:
 /// As a client does that closes its connection, or whose deadline passes, while owners are asked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_whose_caller_goes_gives_back_what_it_reserved() {
-    let nodes = cluster(&[("n1", "eu"), ("n2", "eu")], RULES, |_| {}).await;
+    // What an owner did not answer in time is not undone: its time is over later.
+    let patient = |config: &mut Config| config.cluster.deadline = Span::from_secs(20);
+    let nodes = cluster(&[("n1", "eu"), ("n2", "eu")], RULES, patient).await;
     let decider = &nodes[0].core.decider;
     let left = async |value: &str| {
         use tidegate::decide::Decide;
@@ -233,7 +236,7 @@ async fn a_request_whose_caller_goes_gives_back_what_it_reserved() {
                 both if both == (free, free) => Ok(()),
                 both => Err(format!("{both:?} are left of {tenant}")),
             };
-            until("it is given back", Duration::from_secs(10), is_left).await;
+            until("it is given back", HANGS_AFTER, is_left).await;
         };
         // Owned here, it may be admitted at once: then the caller has its answer.
         if !goes(400, None).await {
@@ -241,7 +244,10 @@ async fn a_request_whose_caller_goes_gives_back_what_it_reserved() {
         }
         are_left(1_000).await;
         // One that was there before keeps what it kept free.
-        let id = reserve(100, None).await.id.expect("there is room");
+        let reserved = reserve(100, None).await;
+        let is_by_owner = |status: &Status| status.source != VerdictSource::Fallback;
+        assert!(reserved.response.statuses.iter().all(is_by_owner), "both owners are there");
+        let id = reserved.id.expect("there is room");
         if !goes(400, Some(id)).await {
             continue;
         }
