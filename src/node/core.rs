@@ -383,6 +383,13 @@ impl Core {
                 maps.wait_for(|map| !joined.membership.is_in(map) || map.present().count() == 1);
             let _ = tokio::time::timeout(REMOVAL_TIMEOUT, removed).await;
         }
+        let me = joined.membership.identity();
+        if was_member && staying(&joined.membership.maps().borrow(), me).next().is_none() {
+            tracing::info!(
+                "no other node of the region is up to take this one's keys: their counts come back \
+                 with it, if it has a disk (node.data_dir)"
+            );
+        }
         let is_refused = given_up() > given_up_before;
         let handed_over = handed_over.and(if is_refused { Err(GivenUp::Refused) } else { Ok(()) });
         if let Err(given_up) = handed_over {
@@ -760,13 +767,12 @@ async fn join(joined: Joined, time: Arc<ClockSync>, ownership: Ownership, stop: 
 async fn until_others_vote(joined: &Joined) -> Left {
     let me = joined.membership.identity();
     let may_leave = |map: &ClusterMap| {
-        let stays = |member: &&MapMember| member.state == MapState::Up && member.identity != *me;
         let is_staying = |voter: &cluster_map::Identity| {
-            map.present().filter(stays).any(|member| member.identity == *voter)
+            staying(map, me).any(|member| member.identity == *voter)
         };
         !map.voters.contains(me)
             || !map.voters.are_joint() && map.voters.is_majority(is_staying)
-            || map.present().filter(stays).count() == 0
+            || staying(map, me).next().is_none()
     };
     let mut maps = joined.membership.maps();
     if may_leave(&maps.borrow_and_update()) {
@@ -782,6 +788,14 @@ async fn until_others_vote(joined: &Joined) -> Left {
         return Left::NoMajority;
     }
     Left::Majority
+}
+
+/// The members that are up without `me`.
+fn staying<'a>(
+    map: &'a ClusterMap,
+    me: &'a cluster_map::Identity,
+) -> impl Iterator<Item = &'a MapMember> {
+    map.present().filter(move |member| member.state == MapState::Up && member.identity != *me)
 }
 
 /// Returns the memory of expired counters.

@@ -7,7 +7,6 @@
 //! for cores: then it answers by each rule's `on_unavailable`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate_cluster::edge::{self, FOLLOW_INTERVAL, Follower};
@@ -24,6 +23,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::clock_sync::ClockSync;
+use super::malformed::Malformed;
 use crate::config::Config;
 use crate::decide::{Decider, LocalNode};
 use crate::enrolment::Issuer;
@@ -37,7 +37,7 @@ pub struct Edge {
     /// Cancelled when the listeners may open.
     pub is_open: CancellationToken,
     /// Malformed frames of peers, and calls that an edge does not take.
-    pub(super) malformed: Arc<AtomicU64>,
+    pub(super) malformed: Arc<Malformed>,
 }
 
 /// How long an edge waits for a core before it opens its listeners without.
@@ -184,8 +184,7 @@ impl Service for EdgeService {
     }
 
     fn malformed(&self, from: &NodeId) {
-        self.edge.malformed.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(peer = %from, "peer sent a message that an edge does not take");
+        self.edge.malformed.count(from);
     }
 }
 

@@ -7,7 +7,6 @@
 //! each rule's `on_unavailable`.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tidegate_cluster::global::Global;
@@ -23,6 +22,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::clock_sync::ClockSync;
+use super::malformed::Malformed;
 
 /// The components of a node that are connected to peers. Cheap to clone.
 #[derive(Clone)]
@@ -40,7 +40,7 @@ pub struct Joined {
     /// Cancelled when the agreement of the regions allows the restart of the next node.
     pub is_agreed: CancellationToken,
     /// Malformed frames of peers, and calls out of bounds.
-    pub(super) malformed: Arc<AtomicU64>,
+    pub(super) malformed: Arc<Malformed>,
 }
 
 /// Poll interval.

@@ -19,6 +19,7 @@ mod issued;
 mod join;
 mod keys;
 mod listeners;
+mod malformed;
 mod measured;
 mod members;
 mod open_files;

@@ -10,6 +10,7 @@ use tidegate_limiter::units::Timestamp;
 use super::core::Core;
 use super::edge::Edge;
 use super::join::Joined;
+use super::malformed::Malformed;
 use super::rulebook::RuleBook;
 use super::system::SystemClock;
 use crate::compat::envoy_ratelimit::statistics::Source;
@@ -274,7 +275,7 @@ fn cluster(
     core: &Core,
     mesh: &Mesh,
     synchroniser: &Synchroniser,
-    malformed: &AtomicU64,
+    malformed: &Malformed,
     readings: &mut Readings,
 ) {
     let members = core.topology.load().view.members().len();
@@ -306,7 +307,7 @@ fn cluster(
     readings.add_each(names::MESH_SENT_MESSAGES, "kind", messages);
     let bytes = sent.map(|(kind, _, bytes)| (kind.name(), bytes));
     readings.add_each(names::MESH_SENT_BYTES, "kind", bytes);
-    readings.add(names::MESH_MALFORMED, read(malformed));
+    readings.add(names::MESH_MALFORMED, malformed.total());
     readings.add(names::SYNC_ANNOUNCEMENTS, read(&sync.announcements));
     readings.add(names::SYNC_FAILED, read(&sync.failed));
     let keys = [

@@ -154,8 +154,7 @@ impl Service for PeerService {
     }
 
     fn malformed(&self, from: &NodeId) {
-        self.joined.malformed.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(peer = %from, "peer sent a malformed message");
+        self.joined.malformed.count(from);
     }
 }
 

@@ -86,13 +86,21 @@ async fn sighup_ends_no_node_that_has_no_terminal() {
 
 /// It has ranges still, as no other node is there to take them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_last_node_that_leaves_is_not_evicted() {
-    let options = ClusterOptions { nodes: &["n1"], rules: RULES, ..ClusterOptions::default() };
+async fn the_last_node_that_leaves_is_not_evicted_and_says_that_no_other_takes_its_keys() {
+    let nodes = &["n1", "n2"];
+    let options = ClusterOptions { nodes, rules: RULES, ..ClusterOptions::default() };
     let mut cluster = Cluster::start(TIDEGATE, options).await;
-    let node = &mut cluster.nodes[0];
-    node.terminate();
-    assert_eq!(node.exit_code(Duration::from_secs(30)).await, Some(0));
-    assert!(!node.log().contains("evicted"), "{}", node.log());
+    for id in [1, 0] {
+        let node = &mut cluster.nodes[id];
+        node.terminate();
+        assert_eq!(node.exit_code(Duration::from_secs(30)).await, Some(0));
+    }
+    let says_so = |at: usize| {
+        let log = cluster.nodes[at].log();
+        log.contains("no other node of the region is up to take this one's keys")
+    };
+    assert_eq!([says_so(0), says_so(1)], [true, false], "{}", cluster.nodes[0].log());
+    assert!(!cluster.nodes[0].log().contains("evicted"), "{}", cluster.nodes[0].log());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
