@@ -36,7 +36,8 @@ use super::origin::{Origin, Secret};
 const SWEEP_KEYS: usize = 4_096;
 /// Counters that are copied out of the store at once.
 const BATCH_KEYS: usize = 256;
-/// Most counters of a round, whose keys take 4 MiB. The next round continues where it stopped.
+/// A round with so many counters, whose keys take 4 MiB, ends with the part of the store that it is
+/// in. The next one continues there.
 const ROUND_KEYS_MAX: usize = 262_144;
 
 /// Runs a round every interval.
@@ -303,13 +304,14 @@ impl Snapshots {
             next: Some(progress.from),
             has_passed: false,
             is_again: false,
+            has_left: false,
             batch: Vec::new().into_iter(),
             taken: Vec::new(),
         };
         let mut changes = round.by_ref().peekable();
         let is_idle = removed.is_empty() && changes.peek().is_none();
         let written = if is_idle { Ok(None) } else { file.write(&removed, changes, now).map(Some) };
-        let Round { taken, next, has_passed, .. } = round;
+        let Round { taken, next, has_left, .. } = round;
         if written.is_err() {
             store.enqueue_dropped(dropped);
             for key in taken {
@@ -319,9 +321,11 @@ impl Snapshots {
         let written = written?;
         progress.access = Access::Open(file);
         progress.swept = swept;
+        // Parts before it may have changed since the round that took them; and after a scan of
+        // everything come the keys that changed meanwhile.
+        let is_rest = progress.from != Cursor::default();
+        let has_more = next.is_some() || is_rest || progress.all || has_left;
         progress.from = next.unwrap_or_default();
-        // After a scan of everything come the keys that changed meanwhile.
-        let has_more = next.is_some() || progress.all || has_passed;
         progress.all &= next.is_some();
         Ok((written, has_more))
     }
@@ -357,9 +361,13 @@ struct Round<'a> {
     now: Timestamp,
     /// Where the scan continues; `None` at its end.
     next: Option<Cursor>,
-    /// Whether some wait for another scan, which is part of this round.
+    /// Whether ends of reservations in this part of the store wait for another scan of it: the
+    /// disk gets them no earlier than their costs, which are in the same part.
     has_passed: bool,
+    /// Whether this is the second scan of the part.
     is_again: bool,
+    /// Whether some wait for the next round.
+    has_left: bool,
     batch: vec::IntoIter<StoredCounter>,
     /// The keys so far.
     taken: Vec<KeyHash>,
@@ -373,11 +381,10 @@ impl Iterator for Round<'_> {
             if let Some(counter) = self.batch.next() {
                 return Some(counter);
             }
-            if self.next.is_none() && self.has_passed && !self.is_again {
-                (self.next, self.has_passed, self.is_again) =
-                    (Some(Cursor::default()), false, true);
+            let from = self.next?;
+            if from == from.part() && self.taken.len() >= ROUND_KEYS_MAX {
+                return None;
             }
-            let from = self.next.filter(|_| self.taken.len() < ROUND_KEYS_MAX)?;
             let mut batch = Vec::new();
             if self.all {
                 self.next = self.store.scan_snapshot(from, self.now, BATCH_KEYS, &mut batch);
@@ -385,6 +392,15 @@ impl Iterator for Round<'_> {
                 let step = self.store.drain_snapshot_queue(from, self.now, BATCH_KEYS, &mut batch);
                 self.next = step.next;
                 self.has_passed |= step.has_passed;
+            }
+            if self.next.is_none_or(|next| next.part() != from.part()) {
+                let has_passed = mem::take(&mut self.has_passed);
+                self.is_again = has_passed && !self.is_again;
+                if self.is_again {
+                    self.next = Some(from.part());
+                } else {
+                    self.has_left |= has_passed;
+                }
             }
             // A share is used while this node has no owner to ask; the next start does not need it.
             // The end of a reservation that no replica has confirmed is queued again when one has.

@@ -130,6 +130,50 @@ fn a_commit_is_not_known_on_disk_before_a_replica_has_confirmed_it() {
     assert_eq!(settled(&restarted), Settled::Again);
 }
 
+/// Whatever the rounds before had come to, and however many counters wait.
+#[test]
+fn an_orderly_end_writes_every_count_and_commit() {
+    const MORE_THAN_A_ROUND: u32 = 300_000;
+    for commits_in_a_round in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("counts.redb");
+        let start = || {
+            let ((snapshots, _), store) = (open(&path, Secret::Shared(7)), new_store(1_000_000));
+            snapshots.load(&store, NOW);
+            (snapshots, store)
+        };
+        let (snapshots, store) = start();
+        for name in 0..MORE_THAN_A_ROUND {
+            store.check(&[day(name)], Hits::ONE, NOW);
+        }
+        if commits_in_a_round {
+            assert!(snapshots.round(&store, NOW), "there is more");
+        }
+        // In the part of the store that a round begins with.
+        let mut first = Vec::new();
+        store.scan(Cursor::default(), NOW, 6, |_| true, &mut first);
+        let is_first = |name: &u32| first.iter().any(|it| it.key == day(*name).key);
+        let names: Vec<u32> = (0..MORE_THAN_A_ROUND).filter(is_first).collect();
+        let commits = |store: &Store| -> Vec<(Settled, u32)> {
+            let commit = |name: &u32| {
+                let of = [day(*name)];
+                let key = KeyHash::of_reservation(&of, ReservationId(1));
+                let commit = Commit { key, cost: Hits::new(5), remembered: REMEMBERED };
+                let done = store.commit_if(&of, &commit, None, NOW, || true).expect("it is owned");
+                (done.settled, used(store, *name))
+            };
+            names.iter().map(commit).collect()
+        };
+        assert_eq!(commits(&store), [(Settled::Reported, 6); 6]);
+        while snapshots.round(&store, NOW) {}
+        drop(snapshots);
+        let (_, restarted) = start();
+        let held = held_long(&restarted).len();
+        assert_eq!(held, MORE_THAN_A_ROUND as usize + 6, "{commits_in_a_round}");
+        assert_eq!(commits(&restarted), [(Settled::Again, 6); 6], "{commits_in_a_round}");
+    }
+}
+
 #[test]
 fn what_expired_leaves_the_file() {
     let folder = tempfile::tempdir().unwrap();

@@ -53,12 +53,21 @@ pub struct Cursor {
     pub(super) seen: Option<KeyHash>,
 }
 
+impl Cursor {
+    /// Where the part of the store begins that this position is in. All keys of one token are in
+    /// one part.
+    #[must_use]
+    pub fn part(self) -> Self {
+        Self { seen: None, ..self }
+    }
+}
+
 /// What a step of a snapshot has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotStep {
     /// Where to continue; `None` at the end.
     pub next: Option<Cursor>,
-    /// Whether it has passed the end of a reservation, which the next scan takes.
+    /// Whether it has passed the end of a reservation, which the next scan of its part takes.
     pub has_passed: bool,
 }
 
