@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Subcommand, value_parser};
 use percent_encoding::utf8_percent_encode;
@@ -18,6 +18,8 @@ use crate::config::UserError;
 
 /// Validity of an authority: longer than the life of the machines that use it.
 const AUTHORITY_DAYS: u32 = 3_650;
+/// How long a command waits for another one that writes to the same folder.
+const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Create the cluster's certificates.
 #[derive(Debug, Subcommand)]
@@ -200,10 +202,10 @@ pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Resul
             let files = if *by_signer {
                 let now = now.max(validity.not_before);
                 let folder = folder.as_ref().unwrap_or(dir);
-                let _alone = alone_in(folder);
+                let _alone = alone_in(folder)?;
                 pki::issue_by_signer(dir, folder, bearer, validity, now, overwrite)?
             } else {
-                let _alone = alone_in(dir);
+                let _alone = alone_in(dir)?;
                 pki::issue(dir, bearer, validity, overwrite)?
             };
             write_files(out, &files)?;
@@ -211,7 +213,7 @@ pub(super) fn run(command: &Command, screen: bool, out: &mut dyn Write) -> Resul
         Command::Signer { dir, region, role, days, renew } => {
             let overwrite = if *renew { Overwrite::Renew } else { Overwrite::Never };
             let scope = Scope { region: region.as_deref(), role: *role };
-            let _alone = alone_in(dir);
+            let _alone = alone_in(dir)?;
             write_files(out, &pki::issue_signer(dir, scope, validity(*days), overwrite)?)?;
         }
         Command::Token { node, region, role, ttl, listener, json } => {
@@ -279,12 +281,12 @@ pub(super) fn created(dir: &Path) -> Result<Option<File>, Failure> {
         let problem = format!("{}: {error}", dir.display());
         UserError::new(problem, "choose a writable folder with --dir")
     })?;
-    Ok(alone_in(dir))
+    Ok(alone_in(dir)?)
 }
 
 /// Waits until no other command writes certificates there, until the result is dropped.
-fn alone_in(dir: &Path) -> Option<File> {
-    pki::alone_in(dir, || {
+pub(super) fn alone_in(dir: &Path) -> Result<Option<File>, pki::Error> {
+    pki::alone_in(dir, LOCK_PATIENCE, || {
         let text = format!("{}: another tidegate command is at work; waiting", dir.display());
         let _ = writeln!(io::stderr().lock(), "{text}");
     })

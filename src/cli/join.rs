@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use tidegate_cluster::pki::{self, JoinToken};
+use tidegate_cluster::pki::{self, JoinToken, NewKey};
 use tidegate_limiter::units::Span;
 use tokio::runtime;
 
@@ -86,13 +86,16 @@ const ANOTHER_DIR: &str = "choose another --dir, or move the folder away";
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     let files = Files::of(&args.dir);
-    let _alone = ca::created(&args.dir)?;
+    let alone = ca::created(&args.dir)?;
     let Some(invitation) = invitation(args, &files)? else {
         writeln!(out, "{}: this node has its certificate", files.cert.display())?;
         return Ok(true);
     };
+    let key = client::new_key(&invitation, &files)?;
+    // Others need not wait for the network.
+    drop(alone);
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let joining = join(&invitation, args, &files);
+    let joining = join(&invitation, &key, args, &files);
     let Enrolled { node, region, role, .. } = runtime.block_on(joining).map_err(user_error)?;
     writeln!(
         out,
@@ -159,20 +162,26 @@ fn invitation(args: &Args, files: &Files) -> Result<Option<Invitation>, Failure>
     Ok(Some(token.into()))
 }
 
-async fn join(invitation: &Invitation, args: &Args, files: &Files) -> Result<Enrolled, Error> {
-    let mut joined = client::join(invitation, &args.peer, files).await;
+async fn join(
+    invitation: &Invitation,
+    key: &NewKey,
+    args: &Args,
+    files: &Files,
+) -> Result<Enrolled, Error> {
+    let mut enrolled = client::enrol(invitation, &args.peer, key).await;
     let again = async {
-        while let Err(Error::NoAnswer(_)) = joined {
+        while let Err(Error::NoAnswer(_)) = enrolled {
             tokio::time::sleep(PAUSE).await;
-            joined = client::join(invitation, &args.peer, files).await;
+            enrolled = client::enrol(invitation, &args.peer, key).await;
         }
     };
-    // Files are written at the end of an attempt, so one that is given up leaves at most a key.
     let _ = tokio::time::timeout(args.wait.to_std(), again).await;
-    if let Ok(enrolled) = &joined {
-        tokio::time::sleep(until_valid(&enrolled.certificate).min(NOT_YET_MAX)).await;
-    }
-    joined
+    let enrolled = enrolled?;
+    let alone = ca::alone_in(&args.dir)?;
+    files.write(&enrolled, key)?;
+    drop(alone);
+    tokio::time::sleep(until_valid(&enrolled.certificate).min(NOT_YET_MAX)).await;
+    Ok(enrolled)
 }
 
 /// How long the certificate is not valid yet by the clock of this machine.

@@ -83,35 +83,47 @@ impl Files {
         Self { ca, cert, key, secret }
     }
 
+    /// Writes what a node of the cluster gave, the certificate last.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be written.
+    pub fn write(&self, enrolled: &Enrolled, key: &NewKey) -> Result<(), pki::Error> {
+        let Enrolled { authorities, secret, certificate, .. } = enrolled;
+        pki::write_public(&self.ca, authorities, Overwrite::Renew)?;
+        pki::write_secret(&self.secret, secret, Overwrite::Renew)?;
+        let issued = Issued { cert_pem: certificate.clone(), key_pem: key.to_pem() };
+        self.pair().write(&issued, Overwrite::Renew)
+    }
+
     /// The certificate and its key.
     pub fn pair(&self) -> IssuedFiles {
         IssuedFiles { cert: self.cert.clone(), key: self.key.clone() }
     }
 }
 
-/// Shows the credential to the node at `peer`, `host:port`, and writes what it gives.
+/// The key of a new node: that of an interrupted join, with a token.
 ///
 /// # Errors
 ///
-/// [`Error`]. It can be repeated with the same folder while the credential is good, but not at the
-/// same time.
-pub async fn join(invitation: &Invitation, peer: &str, files: &Files) -> Result<Enrolled, Error> {
-    let works_once = matches!(invitation.credential, Credential::Token { .. });
-    let key = if works_once { kept_key(&files.key)? } else { NewKey::generate()? };
+/// It cannot be read, or written before it is used.
+pub fn new_key(invitation: &Invitation, files: &Files) -> Result<NewKey, pki::Error> {
+    match invitation.credential {
+        Credential::Token { .. } => kept_key(&files.key),
+        Credential::ServiceAccount { .. } => NewKey::generate(),
+    }
+}
+
+/// Shows the credential to the node at `peer`, `host:port`, with the request of this key.
+///
+/// # Errors
+///
+/// [`Error`]. It can be repeated with the same key while the credential is good.
+pub async fn enrol(invitation: &Invitation, peer: &str, key: &NewKey) -> Result<Enrolled, Error> {
     let credential = invitation.credential.clone();
     let request = JoinRequest { credential, request: key.request_pem()? };
     let enrolled = tokio::time::timeout(TIMEOUT, ask(invitation, peer, &request)).await;
-    let enrolled = enrolled
-        .unwrap_or_else(|_| Err(Error::NoAnswer(format!("{peer}: no answer in {TIMEOUT:?}"))))?;
-    pki::write_public(&files.ca, &enrolled.authorities, Overwrite::Renew)?;
-    pki::write_secret(&files.secret, &enrolled.secret, Overwrite::Renew)?;
-    if works_once {
-        pki::write_public(&files.cert, &enrolled.certificate, Overwrite::Renew)?;
-    } else {
-        let issued = Issued { cert_pem: enrolled.certificate.clone(), key_pem: key.to_pem() };
-        files.pair().write(&issued, Overwrite::Renew)?;
-    }
-    Ok(enrolled)
+    enrolled.unwrap_or_else(|_| Err(Error::NoAnswer(format!("{peer}: no answer in {TIMEOUT:?}"))))
 }
 
 /// The key of an interrupted join, or a new one, which is written before it is sent. A file that is
@@ -248,7 +260,8 @@ mod tests {
         };
         let invitation =
             Invitation { credential, pins: Vec::new(), signers: vec!["signer-0".to_owned()] };
-        let joined = join(&invitation, CLOSED, &files).await.map(|_| ());
+        let key = new_key(&invitation, &files).unwrap();
+        let joined = enrol(&invitation, CLOSED, &key).await.map(|_| ());
         assert!(matches!(joined, Err(Error::NoAnswer(_))), "{joined:?}");
         assert_eq!(fs::read_to_string(&files.key).unwrap(), "the key in use");
         assert_eq!(fs::read_to_string(&files.cert).unwrap(), "its certificate");
@@ -262,8 +275,10 @@ mod tests {
         let invitation = Invitation::from(token);
         let mut keys = Vec::new();
         for _ in 0..2 {
-            assert!(join(&invitation, CLOSED, &files).await.is_err());
-            keys.push(fs::read_to_string(&files.key).unwrap());
+            let key = new_key(&invitation, &files).unwrap();
+            assert!(enrol(&invitation, CLOSED, &key).await.is_err());
+            assert_eq!(fs::read_to_string(&files.key).unwrap(), key.to_pem());
+            keys.push(key.to_pem());
         }
         assert_eq!(keys[0], keys[1]);
         assert!(!files.cert.exists());

@@ -5,6 +5,7 @@
 //! [`certificates`](crate::reload::certificates) puts them in use. One that `tidegate ca issue`
 //! made is renewed by whoever made it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ use super::Issuer;
 
 /// How long a peer may take to sign.
 const DEADLINE: Duration = Duration::from_secs(2);
+/// How long another process may keep this one from replacing the files.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// Between two looks at the certificate, which may have been replaced by another one.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest and the shortest time between two attempts.
@@ -51,9 +54,13 @@ impl Renewal {
             last = Some(Attempt { not_after: identity.validity.not_after, at: now });
             match stop.run_until_cancelled(self.renew(&identity, now)).await {
                 None => return,
-                Some(Ok(signed_by)) => {
+                Some(Ok(Some(signed_by))) => {
                     tracing::info!(%signed_by, "renewed this node's certificate");
                 }
+                Some(Ok(None)) => tracing::info!(
+                    "this node's certificate was replaced while a new one was signed, which is not \
+                     used"
+                ),
                 Some(Err(error)) => tracing::warn!(
                     %error,
                     "failed to renew this node's certificate; trying again until it expires"
@@ -62,8 +69,8 @@ impl Renewal {
         }
     }
 
-    /// Returns who signed.
-    async fn renew(&self, identity: &Identity, now: Timestamp) -> Result<String, String> {
+    /// Returns who signed; `None` if the files are others meanwhile.
+    async fn renew(&self, identity: &Identity, now: Timestamp) -> Result<Option<String>, String> {
         let (Some(cert), Some(key)) = (self.tls.cert.clone(), self.tls.key.clone()) else {
             return Err("tls.cert or tls.key is not set".to_owned());
         };
@@ -71,14 +78,11 @@ impl Renewal {
         let request = new_key.request().map_err(|error| error.to_string())?;
         let (signed_by, cert_pem) = self.signed(identity, &request, now).await?;
         let issued = Issued { cert_pem, key_pem: new_key.to_pem() };
-        let files = IssuedFiles { cert, key };
-        let write = move || {
-            let _alone = files.cert.parent().and_then(|folder| pki::alone_in(folder, || {}));
-            files.write(&issued, Overwrite::Renew)
-        };
+        let (files, identity) = (IssuedFiles { cert, key }, identity.clone());
+        let write = move || replace(&files, &issued, &identity, now);
         let written = tokio::task::spawn_blocking(write).await;
-        written.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        Ok(signed_by)
+        let was_written = written.map_err(|error| error.to_string())?;
+        Ok(was_written.map_err(|error| error.to_string())?.then_some(signed_by))
     }
 
     /// The certificate of the first that signs one which peers accept, this node before others.
@@ -129,6 +133,28 @@ impl Renewal {
     }
 }
 
+/// Puts a new pair in place of that of `identity`. Returns whether it did: there may be another one
+/// meanwhile, that an operator has put there.
+fn replace(
+    files: &IssuedFiles,
+    issued: &Issued,
+    identity: &Identity,
+    now: Timestamp,
+) -> Result<bool, pki::Error> {
+    let folder = files.cert.parent().unwrap_or(Path::new(""));
+    // Who reads the folder can lock it. That must not end this node.
+    let _alone = pki::alone_in(folder, LOCK_PATIENCE, || {}).unwrap_or_else(|error| {
+        tracing::warn!(%error, "renewing this node's certificate nevertheless");
+        None
+    });
+    let Identity { node, authorities, chain, .. } = identity;
+    let is_same = chain.first().is_some_and(|certificate| files.have(certificate));
+    if !is_same && files.are_valid_for(authorities, node, now) {
+        return Ok(false);
+    }
+    files.write(issued, Overwrite::Renew).map(|()| true)
+}
+
 fn text(signed: Vec<u8>) -> Option<String> {
     String::from_utf8(signed).ok().filter(|cert| !cert.is_empty())
 }
@@ -148,5 +174,81 @@ impl Attempt {
         let left = not_after.since(self.at).as_nanos() / ATTEMPTS;
         let pause = Span::from_nanos(left).clamp(PAUSE_MIN, PAUSE_MAX);
         not_after == self.not_after && self.at <= now && now < self.at.plus(pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use tidegate_cluster::pki::{Bearer, Role, Validity};
+
+    use super::*;
+
+    const BEGINS: Timestamp = Timestamp::from_secs(1_700_000_000);
+    const BEARER: Bearer<'_> = Bearer { node: "n1", region: "eu", role: Role::Core };
+
+    /// A folder with an authority.
+    fn folder() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        pki::init(dir.path(), validity(100), [7; 16]).unwrap();
+        dir
+    }
+
+    fn validity(hours: u64) -> Validity {
+        Validity { not_before: BEGINS, not_after: BEGINS.plus(Span::from_secs(hours * 3_600)) }
+    }
+
+    /// A node's files, with a certificate for so many hours.
+    fn issued(dir: &Path, hours: u64) -> IssuedFiles {
+        pki::issue(dir, BEARER, validity(hours), Overwrite::Renew).unwrap()
+    }
+
+    fn identity(dir: &Path) -> Identity {
+        let path = |name: &str| Some(dir.join(name));
+        let tls = Tls {
+            ca: path(pki::AUTHORITY_CERT),
+            cert: path("n1.pem"),
+            key: path("n1.key"),
+            secret: path(pki::CLUSTER_SECRET),
+        };
+        pki::load(&tls, BEARER, BEGINS).unwrap()
+    }
+
+    /// What a signer gives.
+    fn renewed(dir: &Path) -> Issued {
+        let of = tempfile::tempdir().unwrap();
+        for name in [pki::AUTHORITY_CERT, pki::AUTHORITY_KEY] {
+            fs::copy(dir.join(name), of.path().join(name)).unwrap();
+        }
+        let files = issued(of.path(), 48);
+        let [cert_pem, key_pem] =
+            [files.cert, files.key].map(|path| fs::read_to_string(path).unwrap());
+        Issued { cert_pem, key_pem }
+    }
+
+    #[test]
+    fn who_locks_the_folder_keeps_no_node_from_its_new_certificate() {
+        let dir = folder();
+        let (files, new) = (issued(dir.path(), 24), renewed(dir.path()));
+        let lock = File::open(dir.path()).unwrap();
+        lock.lock_shared().unwrap();
+        assert!(replace(&files, &new, &identity(dir.path()), BEGINS).unwrap());
+        assert_eq!(fs::read_to_string(&files.cert).unwrap(), new.cert_pem);
+        assert!(files.belong_together());
+    }
+
+    #[test]
+    fn what_an_operator_has_put_there_meanwhile_stays() {
+        let dir = folder();
+        issued(dir.path(), 24);
+        let (identity, new) = (identity(dir.path()), renewed(dir.path()));
+        let files = issued(dir.path(), 99);
+        let put = fs::read_to_string(&files.cert).unwrap();
+        assert!(!replace(&files, &new, &identity, BEGINS).unwrap());
+        assert_eq!(fs::read_to_string(&files.cert).unwrap(), put);
+        // What is of no use is replaced.
+        let later = BEGINS.plus(Span::from_secs(99 * 3_600 + 1));
+        assert!(replace(&files, &new, &identity, later).unwrap());
     }
 }

@@ -18,6 +18,8 @@ use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -43,6 +45,9 @@ pub const CLUSTER_SECRET: &str = "cluster.secret";
 /// Largest file of certificates, keys or secrets that is read; a chain has some thousand bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
+/// How often a lock is tried again.
+const LOCK_POLL: Duration = Duration::from_millis(20);
+
 const PUBLIC: u32 = 0o644;
 const SECRET: u32 = 0o600;
 
@@ -64,14 +69,32 @@ pub struct IssuedFiles {
 
 /// Waits until no other process writes certificates in `folder`, and keeps others waiting until the
 /// result is dropped: of two at once, one would leave its certificate beside the key of the other.
-/// `None` where the file system knows no locks. `waits` is called before it waits.
-pub fn alone_in(folder: &Path, waits: impl FnOnce()) -> Option<File> {
-    let lock = File::open(or_here(folder)).ok()?;
-    if let Err(TryLockError::WouldBlock) = lock.try_lock() {
-        waits();
-        lock.lock().ok()?;
+/// `None` where the file system knows no locks. `waits` is called before it waits. It blocks.
+///
+/// Who may read a folder may lock it: the lock keeps commands apart, and keeps nobody out.
+///
+/// # Errors
+///
+/// Another process has it for longer than `patience`.
+pub fn alone_in(
+    folder: &Path,
+    patience: Duration,
+    waits: impl FnOnce(),
+) -> Result<Option<File>, Error> {
+    let Ok(lock) = File::open(or_here(folder)) else { return Ok(None) };
+    let mut waits = Some(waits);
+    let attempts = patience.as_nanos().div_ceil(LOCK_POLL.as_nanos());
+    for _ in 0..=attempts {
+        match lock.try_lock() {
+            Ok(()) => return Ok(Some(lock)),
+            Err(TryLockError::WouldBlock) => waits.take().into_iter().for_each(|waits| waits()),
+            Err(TryLockError::Error(_)) => return Ok(None),
+        }
+        thread::sleep(LOCK_POLL);
     }
-    Some(lock)
+    let fix = "find that process with `lslocks`, and end it";
+    let problem = format_args!("another process has locked this folder for {patience:?}; {fix}");
+    Err(Error::of(folder, problem))
 }
 
 /// Creates an authority and a cluster secret in `dir`. Never overwrites: nodes with certificates of
@@ -82,13 +105,18 @@ pub fn alone_in(folder: &Path, waits: impl FnOnce()) -> Option<File> {
 /// One of the files exists or cannot be written, or the system has no randomness.
 pub fn init(dir: &Path, validity: Validity, secret: [u8; 16]) -> Result<(), Error> {
     let paths = [AUTHORITY_CERT, AUTHORITY_KEY, CLUSTER_SECRET].map(|name| dir.join(name));
-    if let Some(path) = paths.iter().find(|path| path.exists()) {
-        let fix = "a new authority would lock out the nodes of the old one: choose another --dir";
+    let [cert, key, secret_path] = paths;
+    if let Some(path) = [&cert, &key, &secret_path].into_iter().find(|path| path.exists()) {
+        let fix = if cert.exists() {
+            "a new authority would lock out the nodes of the old one: choose another --dir"
+        } else {
+            "without ca.pem it is of an init that was interrupted, and can be removed; or put \
+             ca.pem back"
+        };
         return Err(Error::of(path, format_args!("already there; {fix}")));
     }
     let authority = Authority::generate(validity)?;
     fs::create_dir_all(dir).map_err(|source| unwritable(dir, &source))?;
-    let [cert, key, secret_path] = paths;
     // The certificate is written last: if it exists, so do the other two.
     write(&key, &authority.key_pem(), SECRET, Overwrite::Never)?;
     write(&secret_path, &secret_line(&secret), SECRET, Overwrite::Never)?;
@@ -196,7 +224,9 @@ pub fn load_signer(
     now: Timestamp,
 ) -> Result<Signer, Error> {
     let command = || "tidegate ca signer --dir DIR".to_owned();
-    let (cert_pem, key_pem) = (read_text(cert, command)?, read_secret_text(key, command)?);
+    let cert_pem = read_text(cert, command)?;
+    let chain = verify::certificates(&cert_pem).unwrap_or_default();
+    let key_pem = read_key(key, &chain, command)?;
     Signer::of(&cert_pem, &key_pem, authorities, now).map_err(|reason| Error::of(cert, reason))
 }
 
@@ -285,6 +315,11 @@ impl IssuedFiles {
     /// Whether both are there, and the key is that of the certificate.
     pub fn belong_together(&self) -> bool {
         belong(&self.cert, &self.key)
+    }
+
+    /// Whether the certificate there is this one.
+    pub fn have(&self, certificate: &CertificateDer<'_>) -> bool {
+        chain(&self.cert).is_some_and(|chain| chain.first() == Some(certificate))
     }
 
     /// Whether the certificate is there and has expired by `now`.
@@ -480,5 +515,5 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 }
 
 fn unwritable(path: &Path, source: &io::Error) -> Error {
-    Error::of(path, format_args!("{source}; choose a writable folder with --dir"))
+    Error::of(path, format_args!("{source}; it has to be a folder that this user may write to"))
 }
