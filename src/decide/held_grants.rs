@@ -15,7 +15,7 @@
 //! second (`recent_checks.rs`), or was since its last call; at once if two of its checks are on
 //! their way together. Other keys have no entry here.
 //!
-//! **How much is asked for.** Twice the hits that were checked since the last call, at least
+//! **How much is asked for.** Four times the hits that were checked since the last call, at least
 //! [`WANTED_MIN`], so that the grants of a key follow its rate within a few calls; its owner gives
 //! less as the limit is used up. More is asked for, by one call at a time, when no more is left
 //! than is checked during two calls at the rate since the last one: a call that leaves earlier
@@ -54,6 +54,8 @@ use super::recent_checks::RecentChecks;
 /// Keys with grants or with a call for one.
 const KEYS_MAX: usize = 65_536;
 const SHARDS: usize = 64;
+/// Hits that are asked for, for each that was checked since the last call.
+const WANTED_PER_CHECKED: u32 = 4;
 /// The fewest hits that are asked for.
 const WANTED_MIN: u32 = 4;
 /// A key of which nothing is held is forgotten when it was not used for so long.
@@ -319,7 +321,7 @@ impl HeldGrants {
             return Some((ahead.saturating_add(waiting), 0));
         }
         let left = if held.limits == *limits { held.left(monotonic) } else { 0 };
-        Some((checked.saturating_mul(2).max(WANTED_MIN), left))
+        Some((checked.saturating_mul(WANTED_PER_CHECKED).max(WANTED_MIN), left))
     }
 
     /// The call for this key has ended, with these verdicts of its last check and a grant, if there
@@ -815,7 +817,7 @@ mod tests {
         granted(&held, 1, 0);
         let asks = [8, 1, 1].map(|hits| spend(&held, hits, 1).expect("granted").asks);
         assert_eq!(asks, [false, true, false]);
-        assert_eq!(held.ask(&limits(100), 0, at(2)), Some((20, 6)), "twice what was checked");
+        assert_eq!(held.ask(&limits(100), 0, at(2)), Some((40, 6)), "four times what was checked");
         granted(&held, 2, 2);
         assert!(spend(&held, 22, 3).is_some_and(|spent| spent.asks), "of both grants");
     }
