@@ -527,7 +527,7 @@ impl Decider {
         let is_refused = |(verdicts, _): &Decided| verdicts.iter().any(|it| !it.allowed);
         let is_refused = decided.is_ok_and(is_refused);
         // What this node holds was too little for the check, and counts as used at the owner.
-        let gives_back = is_refused && self.recalled(key);
+        let gives_back = is_refused && self.held_too_few(key);
         if hits.refund() > 0 {
             // Forgotten now: the owner's notice may come after its reply, and the client expects
             // its refund to count. Without a reply it is unknown whether the owner applied it.

@@ -102,8 +102,9 @@ struct Held {
     /// Ask for more when less is left.
     low: u32,
     is_asking: bool,
-    /// What calls bring that left before is given back: the limit was reset then.
-    reset_at: Monotonic,
+    /// What calls bring that left before is given back: the limit was reset then, or what was held
+    /// was recalled for another node.
+    empty_at: Monotonic,
     /// Of a share of another region: what the next call asks for, whatever was checked.
     ahead: u32,
     /// Since it was looked at.
@@ -365,8 +366,8 @@ impl HeldGrants {
             return unspent;
         };
         let until = asked.plus(Span::from_nanos(term.as_nanos() / 4 * 3));
-        let is_before_reset = asked < held.reset_at;
-        if is_before_reset || until <= monotonic && !self.is_leaving.load(Ordering::Relaxed) {
+        let is_unwanted = asked < held.empty_at;
+        if is_unwanted || until <= monotonic && !self.is_leaving.load(Ordering::Relaxed) {
             self.count(limits, |hits| &hits.late, hits);
             unspent.push(Unspent { limits: limits.clone(), owner, id, hits });
             return unspent;
@@ -408,9 +409,22 @@ impl HeldGrants {
         unspent
     }
 
-    /// Takes all that is held of this key.
-    pub(super) fn recalled(&self, key: KeyHash) -> SmallVec<[Unspent; 2]> {
+    /// Takes all that is held of this key, and has given back what calls bring that are on their
+    /// way: their grants are recalled no second time.
+    pub(super) fn recalled(&self, key: KeyHash, monotonic: Monotonic) -> SmallVec<[Unspent; 2]> {
         let mut shard = self.shard(key).lock();
+        if let Some(held) = shard.held.get_mut(&key) {
+            held.empty_at = monotonic;
+        }
+        self.take_recalled(&mut shard, key)
+    }
+
+    /// Takes all that is held of this key: it was too little for a check of this node.
+    pub(super) fn too_few(&self, key: KeyHash) -> SmallVec<[Unspent; 2]> {
+        self.take_recalled(&mut self.shard(key).lock(), key)
+    }
+
+    fn take_recalled(&self, shard: &mut Shard, key: KeyHash) -> SmallVec<[Unspent; 2]> {
         let unspent: SmallVec<[Unspent; 2]> =
             shard.held.get_mut(&key).map(|held| held.take().collect()).unwrap_or_default();
         self.count_all(&unspent, |hits| &hits.recalled);
@@ -425,7 +439,7 @@ impl HeldGrants {
         }
         let mut shard = self.shard(key).lock();
         let Some(held) = shard.held.get_mut(&key) else { return SmallVec::new() };
-        held.reset_at = monotonic;
+        held.empty_at = monotonic;
         let unspent = held.take().collect::<SmallVec<[Unspent; 2]>>();
         self.count_all(&unspent, |hits| &hits.given_back);
         unspent
@@ -537,7 +551,7 @@ impl Held {
             pace: (0, Span::ZERO),
             low: 0,
             is_asking: false,
-            reset_at: Monotonic::START,
+            empty_at: Monotonic::START,
             ahead: 0,
             is_used: false,
             due: Monotonic::NEVER,
@@ -842,9 +856,22 @@ mod tests {
         let held = HeldGrants::default();
         granted(&held, 1, 0);
         assert!(spend(&held, 3, 1).is_some());
-        assert_eq!(hits(held.recalled(KeyHash { token: 7, tag: 8 })), [(1, 13)]);
+        assert_eq!(hits(held.recalled(KeyHash { token: 7, tag: 8 }, at(10))), [(1, 13)]);
         assert!(spend(&held, 1, 1).is_none());
         assert_eq!((held.held(), held.hits.recalled.load(Ordering::Relaxed)), (0, 13));
+    }
+
+    /// Its owner recalls a grant once, which may overtake the reply that brings it.
+    #[test]
+    fn what_a_call_brings_that_left_before_a_recall_is_given_back() {
+        let held = HeldGrants::default();
+        let key = limits(100).key().expect("a key");
+        held.ask(&limits(100), 1, at(20));
+        assert_eq!(hits(held.recalled(key, at(30))), []);
+        assert_eq!(answered(&held, 1, 20, 15), [(1, 16)]);
+        assert!(spend(&held, 1, 40).is_none());
+        granted(&held, 2, 40);
+        assert!(spend(&held, 1, 50).is_some());
     }
 
     #[test]

@@ -14,8 +14,8 @@
 //! does, stays charged until the window ends; a bucket drains it.
 //!
 //! When a check is refused while others hold something, the owner recalls it once from each of
-//! them. The refused node caches the refusal, as a strict one, until its owner has taken hits back
-//! and says so.
+//! them, also what is on its way to them. The refused node caches the refusal, as a strict one,
+//! until its owner has taken hits back and says so.
 //!
 //! A log, a queue, and a limit of which a node's part is less than one hit grant nothing: those are
 //! decided as strict, with their checks combined. So is everything by an owner of the release
@@ -206,10 +206,18 @@ impl Decider {
         unspent.into_iter().for_each(|it| self.give_back(it));
     }
 
-    /// An owner refused a check while this node holds hits of the key: of another node, or one for
-    /// which it holds too few. Gives them back; returns whether there were any.
-    pub fn recalled(&self, key: KeyHash) -> bool {
-        let unspent = self.shared.held_grants.recalled(key);
+    /// An owner refused a check of another node while this one may hold hits of the key. Gives them
+    /// back.
+    pub fn recalled(&self, key: KeyHash) {
+        let Shared { node, held_grants, .. } = &*self.shared;
+        let unspent = held_grants.recalled(key, node.clock.monotonic());
+        unspent.into_iter().for_each(|it| self.give_back(it));
+    }
+
+    /// The same of a check of this node, for which it holds too few. Returns whether there were
+    /// any.
+    pub(super) fn held_too_few(&self, key: KeyHash) -> bool {
+        let unspent = self.shared.held_grants.too_few(key);
         let holds_any = !unspent.is_empty();
         unspent.into_iter().for_each(|it| self.give_back(it));
         holds_any

@@ -407,9 +407,10 @@ impl World {
                 self.take_back((from, start, id), owner, revision, unspent);
             }
             Message::Recall { to, start } if self.holders[to].start == start => {
+                let monotonic = self.monotonic(to);
                 let held = Arc::make_mut(&mut self.holders[to].held);
                 let before = held.clone();
-                let unspent = held.recalled(KEY);
+                let unspent = held.recalled(KEY, monotonic);
                 if self.is_without(Rule::GivenBackIsNotSpent) {
                     self.holders[to].held = Arc::new(before);
                 }
