@@ -141,7 +141,7 @@ fn replace(
     identity: &Identity,
     now: Timestamp,
 ) -> Result<bool, pki::Error> {
-    let folder = files.cert.parent().unwrap_or(Path::new(""));
+    let folder = files.cert.parent().unwrap_or_else(|| Path::new(""));
     // Who reads the folder can lock it. That must not end this node.
     let _alone = pki::alone_in(folder, LOCK_PATIENCE, || {}).unwrap_or_else(|error| {
         tracing::warn!(%error, "renewing this node's certificate nevertheless");

@@ -303,7 +303,7 @@ impl Snapshots {
             now,
             next: Some(progress.from),
             has_passed: false,
-            is_again: false,
+            scan: Scan::First,
             has_left: false,
             batch: Vec::new().into_iter(),
             taken: Vec::new(),
@@ -364,13 +364,20 @@ struct Round<'a> {
     /// Whether ends of reservations in this part of the store wait for another scan of it: the
     /// disk gets them no earlier than their costs, which are in the same part.
     has_passed: bool,
-    /// Whether this is the second scan of the part.
-    is_again: bool,
+    /// That of the part.
+    scan: Scan,
     /// Whether some wait for the next round.
     has_left: bool,
     batch: vec::IntoIter<StoredCounter>,
     /// The keys so far.
     taken: Vec<KeyHash>,
+}
+
+/// The scans of a part of the store in a round: the second one only where the first has passed ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scan {
+    First,
+    Second,
 }
 
 impl Iterator for Round<'_> {
@@ -395,12 +402,13 @@ impl Iterator for Round<'_> {
             }
             if self.next.is_none_or(|next| next.part() != from.part()) {
                 let has_passed = mem::take(&mut self.has_passed);
-                self.is_again = has_passed && !self.is_again;
-                if self.is_again {
+                self.scan = if has_passed && self.scan == Scan::First {
                     self.next = Some(from.part());
+                    Scan::Second
                 } else {
                     self.has_left |= has_passed;
-                }
+                    Scan::First
+                };
             }
             // A share is used while this node has no owner to ask; the next start does not need it.
             // The end of a reservation that no replica has confirmed is queued again when one has.
