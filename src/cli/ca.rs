@@ -285,7 +285,7 @@ pub(super) fn created(dir: &Path) -> Result<Option<File>, Failure> {
 }
 
 /// Waits until no other command writes certificates there, until the result is dropped.
-pub(super) fn alone_in(dir: &Path) -> Result<Option<File>, pki::Error> {
+fn alone_in(dir: &Path) -> Result<Option<File>, pki::Error> {
     pki::alone_in(dir, LOCK_PATIENCE, || {
         let text = format!("{}: another tidegate command is at work; waiting", dir.display());
         let _ = writeln!(io::stderr().lock(), "{text}");

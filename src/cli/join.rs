@@ -86,14 +86,12 @@ const ANOTHER_DIR: &str = "choose another --dir, or move the folder away";
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<bool, Failure> {
     let files = Files::of(&args.dir);
-    let alone = ca::created(&args.dir)?;
+    let _alone = ca::created(&args.dir)?;
     let Some(invitation) = invitation(args, &files)? else {
         writeln!(out, "{}: this node has its certificate", files.cert.display())?;
         return Ok(true);
     };
     let key = client::new_key(&invitation, &files)?;
-    // Others need not wait for the network.
-    drop(alone);
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let joining = join(&invitation, &key, args, &files);
     let Enrolled { node, region, role, .. } = runtime.block_on(joining).map_err(user_error)?;
@@ -177,9 +175,7 @@ async fn join(
     };
     let _ = tokio::time::timeout(args.wait.to_std(), again).await;
     let enrolled = enrolled?;
-    let alone = ca::alone_in(&args.dir)?;
     files.write(&enrolled, key)?;
-    drop(alone);
     tokio::time::sleep(until_valid(&enrolled.certificate).min(NOT_YET_MAX)).await;
     Ok(enrolled)
 }

@@ -74,12 +74,20 @@ impl Renewal {
         let (Some(cert), Some(key)) = (self.tls.cert.clone(), self.tls.key.clone()) else {
             return Err("tls.cert or tls.key is not set".to_owned());
         };
+        if cert == key {
+            return Err(
+                "tls.cert and tls.key are one file, of which only half would be replaced: \
+                        give each a file of its own"
+                    .to_owned(),
+            );
+        }
         let new_key = NewKey::generate().map_err(|error| error.to_string())?;
         let request = new_key.request().map_err(|error| error.to_string())?;
         let (signed_by, cert_pem) = self.signed(identity, &request, now).await?;
         let issued = Issued { cert_pem, key_pem: new_key.to_pem() };
-        let (files, identity) = (IssuedFiles { cert, key }, identity.clone());
-        let write = move || replace(&files, &issued, &identity, now);
+        let (tls, identity) = (self.tls.clone(), identity.clone());
+        let files = IssuedFiles { cert, key };
+        let write = move || replace((&tls, &files), &issued, &identity, now);
         let written = tokio::task::spawn_blocking(write).await;
         let was_written = written.map_err(|error| error.to_string())?;
         Ok(was_written.map_err(|error| error.to_string())?.then_some(signed_by))
@@ -134,9 +142,9 @@ impl Renewal {
 }
 
 /// Puts a new pair in place of that of `identity`. Returns whether it did: there may be another one
-/// meanwhile, that an operator has put there.
+/// meanwhile, that an operator has put there, and that a node starts with.
 fn replace(
-    files: &IssuedFiles,
+    (tls, files): (&Tls, &IssuedFiles),
     issued: &Issued,
     identity: &Identity,
     now: Timestamp,
@@ -147,9 +155,8 @@ fn replace(
         tracing::warn!(%error, "renewing this node's certificate nevertheless");
         None
     });
-    let Identity { node, authorities, chain, .. } = identity;
-    let is_same = chain.first().is_some_and(|certificate| files.have(certificate));
-    if !is_same && files.are_valid_for(authorities, node, now) {
+    let is_same = identity.chain.first().is_some_and(|certificate| files.have(certificate));
+    if !is_same && pki::load(tls, identity.bearer(), now).is_ok() {
         return Ok(false);
     }
     files.write(issued, Overwrite::Renew).map(|()| true)
@@ -179,7 +186,8 @@ impl Attempt {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, File};
+    use std::fs::{self, File, Permissions};
+    use std::os::unix::fs::PermissionsExt;
 
     use tidegate_cluster::pki::{Bearer, Role, Validity};
 
@@ -204,15 +212,14 @@ mod tests {
         pki::issue(dir, BEARER, validity(hours), Overwrite::Renew).unwrap()
     }
 
-    fn identity(dir: &Path) -> Identity {
+    fn tls(dir: &Path) -> Tls {
         let path = |name: &str| Some(dir.join(name));
-        let tls = Tls {
+        Tls {
             ca: path(pki::AUTHORITY_CERT),
             cert: path("n1.pem"),
             key: path("n1.key"),
             secret: path(pki::CLUSTER_SECRET),
-        };
-        pki::load(&tls, BEARER, BEGINS).unwrap()
+        }
     }
 
     /// What a signer gives.
@@ -233,7 +240,9 @@ mod tests {
         let (files, new) = (issued(dir.path(), 24), renewed(dir.path()));
         let lock = File::open(dir.path()).unwrap();
         lock.lock_shared().unwrap();
-        assert!(replace(&files, &new, &identity(dir.path()), BEGINS).unwrap());
+        let tls = tls(dir.path());
+        let identity = pki::load(&tls, BEARER, BEGINS).unwrap();
+        assert!(replace((&tls, &files), &new, &identity, BEGINS).unwrap());
         assert_eq!(fs::read_to_string(&files.cert).unwrap(), new.cert_pem);
         assert!(files.belong_together());
     }
@@ -242,13 +251,18 @@ mod tests {
     fn what_an_operator_has_put_there_meanwhile_stays() {
         let dir = folder();
         issued(dir.path(), 24);
-        let (identity, new) = (identity(dir.path()), renewed(dir.path()));
+        let (tls, new) = (tls(dir.path()), renewed(dir.path()));
+        let identity = pki::load(&tls, BEARER, BEGINS).unwrap();
         let files = issued(dir.path(), 99);
         let put = fs::read_to_string(&files.cert).unwrap();
-        assert!(!replace(&files, &new, &identity, BEGINS).unwrap());
+        let replaced_at = |at| replace((&tls, &files), &new, &identity, at).unwrap();
+        assert!(!replaced_at(BEGINS));
         assert_eq!(fs::read_to_string(&files.cert).unwrap(), put);
-        // What is of no use is replaced.
-        let later = BEGINS.plus(Span::from_secs(99 * 3_600 + 1));
-        assert!(replace(&files, &new, &identity, later).unwrap());
+        // What no node starts with is replaced: others can read its key, or it has ended.
+        fs::set_permissions(&files.key, Permissions::from_mode(0o644)).unwrap();
+        assert!(replaced_at(BEGINS));
+        issued(dir.path(), 99);
+        assert!(!replaced_at(BEGINS));
+        assert!(replaced_at(BEGINS.plus(Span::from_secs(99 * 3_600 + 1))));
     }
 }

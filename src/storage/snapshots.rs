@@ -373,7 +373,8 @@ struct Round<'a> {
     taken: Vec<KeyHash>,
 }
 
-/// The scans of a part of the store in a round: the second one only where the first has passed ends.
+/// The scans of a part of the store in a round: the second one only where the first has passed
+/// ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scan {
     First,

@@ -14,7 +14,7 @@ use tidegate_limiter::units::Timestamp;
 use super::Error;
 use super::bearer::{Bearer, Role, Validity};
 use super::files::{read_key, read_secret_text, read_text};
-use super::verify::{Subject, anchors, certificates, issue_command, verify_node};
+use super::verify::{Subject, anchors, certificates, ends_at, issue_command, verify_node};
 
 /// `[tls]`: the node's certificate for the mesh. All four are required if `cluster.listen` is set,
 /// none otherwise. `tidegate ca init` and `tidegate ca issue` create them. Paths are relative to
@@ -137,7 +137,8 @@ impl Identity {
         authorities.find(|it| verify_node(first, others, it, &self.node, now).is_ok())
     }
 
-    /// Whether peers would accept this chain (PEM) as the next certificate of this node.
+    /// Whether peers would accept this chain (PEM) as the next certificate of this node, for longer
+    /// than the present one.
     ///
     /// # Errors
     ///
@@ -150,7 +151,13 @@ impl Identity {
             .ok_or_else(|| Error::of(renewed, "no authority in tls.ca to check it by"))?;
         let (bearer, path, authority) = (self.bearer(), renewed, Path::new("tls.ca"));
         let subject = Subject { bearer, path, authority, anchors: &anchors, chain: &chain };
-        subject.verify(now).map(drop)
+        subject.verify(now)?;
+        // Of a signer that is about to end itself; another one may sign for longer.
+        let ends = chain.first().and_then(ends_at);
+        if ends.is_none_or(|ends| ends <= self.validity.not_after) {
+            return Err(Error::of(renewed, "ends no later than the present one"));
+        }
+        Ok(())
     }
 
     /// Whether `other` has the same certificate and key.
