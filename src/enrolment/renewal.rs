@@ -150,7 +150,7 @@ fn replace(
     now: Timestamp,
 ) -> Result<bool, pki::Error> {
     let folder = files.cert.parent().unwrap_or_else(|| Path::new(""));
-    // Who reads the folder can lock it. That must not end this node.
+    // Anybody who can read the folder can lock it, and must not let the certificate expire.
     let _alone = pki::alone_in(folder, LOCK_PATIENCE, || {}).unwrap_or_else(|error| {
         tracing::warn!(%error, "renewing this node's certificate nevertheless");
         None
@@ -207,7 +207,7 @@ mod tests {
         Validity { not_before: BEGINS, not_after: BEGINS.plus(Span::from_secs(hours * 3_600)) }
     }
 
-    /// A node's files, with a certificate for so many hours.
+    /// Issues a certificate that is valid for this many hours.
     fn issued(dir: &Path, hours: u64) -> IssuedFiles {
         pki::issue(dir, BEARER, validity(hours), Overwrite::Renew).unwrap()
     }

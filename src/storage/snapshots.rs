@@ -36,8 +36,8 @@ use super::origin::{Origin, Secret};
 const SWEEP_KEYS: usize = 4_096;
 /// Counters that are copied out of the store at once.
 const BATCH_KEYS: usize = 256;
-/// A round with so many counters, whose keys take 4 MiB, ends with the part of the store that it is
-/// in. The next one continues there.
+/// After this many counters, whose keys take 4 MiB, a round stops at the end of the current part of
+/// the store. The next round continues there.
 const ROUND_KEYS_MAX: usize = 262_144;
 
 /// Runs a round every interval.

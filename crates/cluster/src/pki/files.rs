@@ -71,7 +71,8 @@ pub struct IssuedFiles {
 /// result is dropped: of two at once, one would leave its certificate beside the key of the other.
 /// `None` where the file system knows no locks. `waits` is called before it waits. It blocks.
 ///
-/// Who may read a folder may lock it: the lock keeps commands apart, and keeps nobody out.
+/// Anybody who can read the folder can lock it. The lock serialises commands; it does not control
+/// access.
 ///
 /// # Errors
 ///
