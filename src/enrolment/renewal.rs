@@ -4,6 +4,10 @@
 //! a peer that has a signer, or by this node's own. Both files are replaced, and
 //! [`certificates`](crate::reload::certificates) puts them in use. One that `tidegate ca issue`
 //! made is renewed by whoever made it.
+//!
+//! **Beside an operator.** A pair that a node starts with and that is not the one in use stays. Of
+//! two files that are no pair one may be still to come: they are left alone once, until the next
+//! attempt.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -51,26 +55,44 @@ impl Renewal {
             if !is_due || last.is_some_and(|last| last.holds_back(&identity, now)) {
                 continue;
             }
-            last = Some(Attempt { not_after: identity.validity.not_after, at: now });
-            match stop.run_until_cancelled(self.renew(&identity, now)).await {
+            let not_after = identity.validity.not_after;
+            let halves = match last {
+                Some(last) if last.not_after == not_after && last.found_halves => Halves::Replace,
+                _ => Halves::Wait,
+            };
+            let mut attempt = Attempt { not_after, at: now, found_halves: false };
+            match stop.run_until_cancelled(self.renew(&identity, halves, now)).await {
                 None => return,
-                Some(Ok(Some(signed_by))) => {
+                Some(Ok((Written::Pair, signed_by))) => {
                     tracing::info!(%signed_by, "renewed this node's certificate");
                 }
-                Some(Ok(None)) => tracing::info!(
+                Some(Ok((Written::NothingBesideAnother, _))) => tracing::info!(
                     "this node's certificate was replaced while a new one was signed, which is not \
                      used"
                 ),
+                Some(Ok((Written::NothingBesideHalves, _))) => {
+                    attempt.found_halves = true;
+                    tracing::warn!(
+                        "tls.cert and tls.key are no pair: if you copy a new one, copy the other \
+                         file, too; the next attempt to renew this node's certificate replaces both"
+                    );
+                }
                 Some(Err(error)) => tracing::warn!(
                     %error,
                     "failed to renew this node's certificate; trying again until it expires"
                 ),
             }
+            last = Some(attempt);
         }
     }
 
-    /// Returns who signed; `None` if the files are others meanwhile.
-    async fn renew(&self, identity: &Identity, now: Timestamp) -> Result<Option<String>, String> {
+    /// Returns what was written, and who signed.
+    async fn renew(
+        &self,
+        identity: &Identity,
+        halves: Halves,
+        now: Timestamp,
+    ) -> Result<(Written, String), String> {
         let (Some(cert), Some(key)) = (self.tls.cert.clone(), self.tls.key.clone()) else {
             return Err("tls.cert or tls.key is not set".to_owned());
         };
@@ -87,10 +109,10 @@ impl Renewal {
         let issued = Issued { cert_pem, key_pem: new_key.to_pem() };
         let (tls, identity) = (self.tls.clone(), identity.clone());
         let files = IssuedFiles { cert, key };
-        let write = move || replace((&tls, &files), &issued, &identity, now);
+        let write = move || replace((&tls, &files), &issued, &identity, halves, now);
         let written = tokio::task::spawn_blocking(write).await;
-        let was_written = written.map_err(|error| error.to_string())?;
-        Ok(was_written.map_err(|error| error.to_string())?.then_some(signed_by))
+        let written = written.map_err(|error| error.to_string())?;
+        Ok((written.map_err(|error| error.to_string())?, signed_by))
     }
 
     /// The certificate of the first that signs one which peers accept, this node before others.
@@ -141,14 +163,32 @@ impl Renewal {
     }
 }
 
-/// Puts a new pair in place of that of `identity`. Returns whether it did: there may be another one
-/// meanwhile, that an operator has put there, and that a node starts with.
+/// What to do with a certificate and a key that are no pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Halves {
+    /// An operator may be about to copy the other file.
+    Wait,
+    Replace,
+}
+
+/// What was written in place of a certificate and its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    Pair,
+    /// There is another pair meanwhile, that an operator has put there, and that a node starts
+    /// with.
+    NothingBesideAnother,
+    NothingBesideHalves,
+}
+
+/// Puts a new pair in place of that of `identity`.
 fn replace(
     (tls, files): (&Tls, &IssuedFiles),
     issued: &Issued,
     identity: &Identity,
+    halves: Halves,
     now: Timestamp,
-) -> Result<bool, pki::Error> {
+) -> Result<Written, pki::Error> {
     let folder = files.cert.parent().unwrap_or_else(|| Path::new(""));
     // Anybody who can read the folder can lock it, and must not let the certificate expire.
     let _alone = pki::alone_in(folder, LOCK_PATIENCE, || {}).unwrap_or_else(|error| {
@@ -157,9 +197,12 @@ fn replace(
     });
     let is_same = identity.chain.first().is_some_and(|certificate| files.have(certificate));
     if !is_same && pki::load(tls, identity.bearer(), now).is_ok() {
-        return Ok(false);
+        return Ok(Written::NothingBesideAnother);
     }
-    files.write(issued, Overwrite::Renew).map(|()| true)
+    if halves == Halves::Wait && !files.belong_together() {
+        return Ok(Written::NothingBesideHalves);
+    }
+    files.write(issued, Overwrite::Renew).map(|()| Written::Pair)
 }
 
 fn text(signed: Vec<u8>) -> Option<String> {
@@ -172,6 +215,8 @@ struct Attempt {
     /// Of the certificate.
     not_after: Timestamp,
     at: Timestamp,
+    /// It has written nothing, as the files were no pair.
+    found_halves: bool,
 }
 
 impl Attempt {
@@ -242,9 +287,30 @@ mod tests {
         lock.lock_shared().unwrap();
         let tls = tls(dir.path());
         let identity = pki::load(&tls, BEARER, BEGINS).unwrap();
-        assert!(replace((&tls, &files), &new, &identity, BEGINS).unwrap());
+        let written = replace((&tls, &files), &new, &identity, Halves::Wait, BEGINS).unwrap();
+        assert_eq!(written, Written::Pair);
         assert_eq!(fs::read_to_string(&files.cert).unwrap(), new.cert_pem);
         assert!(files.belong_together());
+    }
+
+    #[test]
+    fn a_file_that_an_operator_has_copied_alone_is_replaced_at_the_next_attempt() {
+        let dir = folder();
+        let (files, new) = (issued(dir.path(), 24), renewed(dir.path()));
+        let tls = tls(dir.path());
+        let identity = pki::load(&tls, BEARER, BEGINS).unwrap();
+        for (path, put) in
+            [(&files.key, renewed(dir.path()).key_pem), (&files.cert, new.cert_pem.clone())]
+        {
+            fs::write(path, &put).unwrap();
+            let replace =
+                |halves| replace((&tls, &files), &new, &identity, halves, BEGINS).unwrap();
+            assert_eq!(replace(Halves::Wait), Written::NothingBesideHalves);
+            assert_eq!(fs::read_to_string(path).unwrap(), put);
+            assert_eq!(replace(Halves::Replace), Written::Pair);
+            assert!(files.belong_together());
+            issued(dir.path(), 24);
+        }
     }
 
     #[test]
@@ -255,7 +321,9 @@ mod tests {
         let identity = pki::load(&tls, BEARER, BEGINS).unwrap();
         let files = issued(dir.path(), 99);
         let put = fs::read_to_string(&files.cert).unwrap();
-        let replaced_at = |at| replace((&tls, &files), &new, &identity, at).unwrap();
+        let replaced_at = |at| {
+            replace((&tls, &files), &new, &identity, Halves::Wait, at).unwrap() == Written::Pair
+        };
         assert!(!replaced_at(BEGINS));
         assert_eq!(fs::read_to_string(&files.cert).unwrap(), put);
         // What no node starts with is replaced: others can read its key, or it has ended.
