@@ -60,6 +60,7 @@ struct Shard {
 
 #[derive(Clone, Debug, Default)]
 struct OfKey {
+    /// In the order in which they were charged.
     entries: SmallVec<[Entry; 4]>,
     /// The latest end of all grants, also of those that were given back.
     granted_until: Timestamp,
@@ -241,8 +242,8 @@ impl GrantLedger {
         self.entries.fetch_sub(1, Ordering::Relaxed);
         of_key.spent_before_reset += entry.spent_before_reset(unspent);
         let taken = settle(&entry.marks, of_key.granted_until, unspent.min(entry.hits));
-        for at in 0..counters.len() {
-            of_key.lower_marks(at, counters, taken);
+        for (position, counter) in counters.iter().enumerate() {
+            of_key.lower_marks(position, &counter.quota, taken, at);
         }
         let ends_refusals = taken > 0 && std::mem::take(&mut of_key.is_refused);
         TakenBack { hits: taken, ends_refusals }
@@ -368,11 +369,12 @@ impl OfKey {
         counters.iter().enumerate().map(of_counter).collect()
     }
 
-    /// Hits of another grant of the counter at this position were given back.
-    fn lower_marks(&mut self, at: usize, counters: &[Counter], taken: u32) {
-        let Some(counter) = counters.get(at) else { return };
-        for mark in self.entries.iter_mut().filter_map(|entry| entry.marks.get_mut(at)) {
-            mark.lower(&counter.quota, taken);
+    /// Hits were given back of a grant of the counter at this position. The entries from `later` on
+    /// were charged after it, and their marks have its hits in them.
+    fn lower_marks(&mut self, position: usize, quota: &Quota, taken: u32, later: usize) {
+        let later = self.entries.iter_mut().skip(later);
+        for mark in later.filter_map(|entry| entry.marks.get_mut(position)) {
+            mark.lower(quota, taken);
         }
     }
 
@@ -388,12 +390,12 @@ impl OfKey {
 
     /// A refund took hits of the counter at this position.
     fn refunded(&mut self, at: usize, quota: &Quota, taken: u64, now: Timestamp) {
-        let is_open = |entry: &&Entry| entry.ends > now;
-        let hits = self.entries.iter().filter(is_open).map(|entry| u64::from(entry.hits)).sum();
-        let open = Outstanding { hits, until: self.granted_until };
+        let mut open = Outstanding { hits: 0, until: self.granted_until };
         for entry in &mut self.entries {
+            let is_open = entry.ends > now;
+            open.hits += if is_open { u64::from(entry.hits) } else { 0 };
             if let Some(mark) = entry.marks.get_mut(at) {
-                mark.refunded(quota, taken, (entry.ends > now).then_some(open), now);
+                mark.refunded(quota, taken, is_open.then_some(open), now);
             }
         }
     }

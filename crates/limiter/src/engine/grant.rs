@@ -31,10 +31,16 @@
 //!
 //! In a window, everything, as long as its slice lasts. A bucket may have been raised to the end of
 //! a later term in the meantime, and what it was raised by is not to be taken off again. So each
-//! grant has a [`Mark`], the `O` that its charge left, less what was given back since. Without `u`
-//! of its hits `O` would now be lower by `u·T` if no later charge had raised it, which holds as
-//! long as `mark − u·T` is no less than `now`, one term, and the end of every later grant. Those
-//! ends are passed in: rules with different bursts share a bucket, and their terms differ.
+//! grant has a [`Mark`], the `O` that its charge left, less what was given back since of grants that
+//! were charged before it. Without `u` of its hits `O` would now be lower by `u·T` if no later
+//! charge had raised it, which holds as long as `mark − u·T` is no less than `now`, one term, and
+//! the end of every later grant. Those ends are passed in: rules with different bursts share a
+//! bucket, and their terms differ.
+//!
+//! The hits of later grants are not in a mark, and it stays when these are given back. *Example*:
+//! grants of 4 and of 3 are charged at 0, with a term of one hit. The marks are 5·T and 8·T. The
+//! second gives 3 back, which leaves `O` at 5·T and the first mark where it is, so that the first
+//! gives 4 back. In the other order the second mark becomes 4·T, of which 3·T are beyond the term.
 //!
 //! # Example
 //!
@@ -51,8 +57,9 @@
 //! `outstanding·T` after the end of the last grant, so that `O ≥ R` holds although all of them pass
 //! then. How many of them have passed is known when they are given back or have ended: what a
 //! refund could not take for their sake it may take later. After it the mark of each grant that has
-//! not ended is at least `end + open·T`, with the hits of all such grants: the counter is there,
-//! and is ahead of `R` by what of them has not passed, however many hits before are refunded.
+//! not ended is at least `end + open·T`, with its hits and those of such grants before it: the
+//! counter is there, with the hits of those after it on top, and is ahead of `R` by what of them has
+//! not passed, however many hits before are refunded.
 //! *Example*: three grants of 4 are charged, and 40 hits pass after them. A refund of 40 leaves 12
 //! beyond the end of the last grant, and each of the three can still be given back.
 //!
@@ -298,7 +305,8 @@ impl Mark {
     }
 
     /// A refund took `taken` hits of the counter. It left the outstanding ones, of which `open` are
-    /// of grants that had not ended; `None` for the mark of a grant that had.
+    /// those of this grant and of the ones charged before it, as far as they had not ended; `None`
+    /// for the mark of a grant that had.
     pub fn refunded(
         &mut self,
         quota: &Quota,
@@ -318,7 +326,7 @@ impl Mark {
         *tat = left().map_or(*tat, |left| left.max(*tat));
     }
 
-    /// `hits` of another grant of the counter were given back.
+    /// `hits` of a grant of the counter that was charged before this one were given back.
     pub fn lower(&mut self, quota: &Quota, hits: u32) {
         if let (Self::Tat(tat), Some(rate)) = (self, Rate::of(quota)) {
             let lowered = || {
