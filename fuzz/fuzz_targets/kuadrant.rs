@@ -47,11 +47,12 @@ async fn reserve(service: &RlsService<Decider>, message: &[u8]) {
         return;
     }
     let request = ReserveRequest::decode(message).expect("a message that was answered");
+    let amount = request.amount;
     let commit = CommitRequest {
         domain: request.domain,
         descriptors: request.descriptors,
         reservation_id: reserved.reservation_id,
-        actual_amount: request.amount,
+        actual_amount: amount,
     };
     let check = RateLimitRequest {
         domain: commit.domain.clone(),
@@ -61,15 +62,17 @@ async fn reserve(service: &RlsService<Decider>, message: &[u8]) {
     let checked =
         call::<RateLimitResponse>(service, "CheckRateLimit", &check.encode_to_vec()).await;
     let statuses = checked.expect("a request that was answered before").statuses;
-    // Where no limit applies nothing is kept free.
+    // Where no limit applies nothing is kept free, and nothing of an amount of zero.
     let is_limited = statuses.iter().any(|status| status.current_limit.is_some());
+    let costs = amount > 0 && check.descriptors.iter().all(|it| it.hits_addend.is_none());
     let is_long = request.ttl.is_none_or(|ttl| ttl.seconds >= LONG_SECS);
     for is_first in [true, false] {
         let commit = commit.encode_to_vec();
         let committed = call::<CommitResponse>(service, "Commit", &commit).await;
         let committed = committed.expect("a commit is answered");
         assert!(!committed.reservation_released || is_first);
-        assert!(committed.reservation_released || !is_first || !is_long || !is_limited);
+        let is_kept = is_long && is_limited && costs;
+        assert!(committed.reservation_released || !is_first || !is_kept);
     }
 }
 
