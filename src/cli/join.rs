@@ -124,10 +124,12 @@ fn invitation(args: &Args, files: &Files) -> Result<Option<Invitation>, Failure>
     }
     let pair = files.pair();
     pair.complete()?;
+    let has_secret = std::fs::metadata(&files.secret).is_ok_and(|file| file.len() > 0);
+    let has_others = has_secret && pki::read_authorities(&files.ca).is_ok();
     if let (Some(token), Some(node), Some(ca)) = (&args.service_account_token, &args.node, &args.ca)
     {
         let authorities = pki::read_authorities(ca)?;
-        if args.if_needed && pair.are_valid_for(&authorities, node, ca::now()) {
+        if args.if_needed && has_others && pair.are_valid_for(&authorities, node, ca::now()) {
             return Ok(None);
         }
         let token = pki::read_secret_text(token, || "a projected volume".to_owned())?;
@@ -138,8 +140,6 @@ fn invitation(args: &Args, files: &Files) -> Result<Option<Invitation>, Failure>
             signers: args.signer.clone(),
         }));
     }
-    let has_secret = std::fs::metadata(&files.secret).is_ok_and(|file| file.len() > 0);
-    let has_others = has_secret && pki::read_authorities(&files.ca).is_ok();
     if has_others && pair.belong_together() && !pair.has_expired(ca::now()) {
         if args.if_needed {
             return Ok(None);
@@ -175,8 +175,16 @@ async fn join(
     };
     let _ = tokio::time::timeout(args.wait.to_std(), again).await;
     let enrolled = enrolled?;
+    let early = until_valid(&enrolled.certificate);
+    if early > NOT_YET_MAX {
+        return Err(Error::Refused(format!(
+            "{} has signed a certificate that is valid in {early:.0?} by the clock of this machine, \
+             and not before: set the clocks, and make another token",
+            args.peer
+        )));
+    }
     files.write(&enrolled, key)?;
-    tokio::time::sleep(until_valid(&enrolled.certificate).min(NOT_YET_MAX)).await;
+    tokio::time::sleep(early).await;
     Ok(enrolled)
 }
 

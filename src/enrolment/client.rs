@@ -1,9 +1,10 @@
 //! Joins with a token: what `tidegate join` does on the new machine.
 //!
 //! The files are written so that an interrupted join can be repeated. With a token of an operator
-//! the private key is written first, which a second attempt uses again, because the token is good
-//! for that key alone; the certificate last. A pod, whose token works again, keeps a new key in
-//! memory until it has the certificate: what it has is in use until then.
+//! the private key is written first, which a second attempt with the same token uses again, because
+//! the token is good for that key alone; the certificate last. Another token gets another key: that
+//! of a node that was revoked may be in other hands. A pod, whose token works again, keeps a new key
+//! in memory until it has the certificate. What is there is in use until then.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use ring::digest::{SHA256, digest};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -102,14 +104,14 @@ impl Files {
     }
 }
 
-/// The key of a new node: that of an interrupted join, with a token.
+/// The key of a new node: with a token, that of an interrupted join with it.
 ///
 /// # Errors
 ///
 /// It cannot be read, or written before it is used.
 pub fn new_key(invitation: &Invitation, files: &Files) -> Result<NewKey, pki::Error> {
     match invitation.credential {
-        Credential::Token { .. } => kept_key(&files.key),
+        Credential::Token { ref token } => kept_key(&files.pair().next_key(), token),
         Credential::ServiceAccount { .. } => NewKey::generate(),
     }
 }
@@ -126,17 +128,20 @@ pub async fn enrol(invitation: &Invitation, peer: &str, key: &NewKey) -> Result<
     enrolled.unwrap_or_else(|_| Err(Error::NoAnswer(format!("{peer}: no answer in {TIMEOUT:?}"))))
 }
 
-/// The key of an interrupted join, or a new one, which is written before it is sent. A file that is
-/// no key, as after a fault of the disk, is replaced.
-fn kept_key(path: &Path) -> Result<NewKey, pki::Error> {
+/// The key of an interrupted join with this token, or a new one, which is written before it is
+/// sent. A file that is none, as after a fault of the disk, is replaced.
+fn kept_key(path: &Path, token: &str) -> Result<NewKey, pki::Error> {
+    let of_token = hex::encode(digest(&SHA256, token.as_bytes()));
+    let heading = format!("For the token with the SHA-256 {of_token}\n");
     if path.exists() {
-        let pem = pki::read_secret_text(path, || "tidegate join".to_owned())?;
-        if let Ok(key) = NewKey::from_pem(&pem) {
+        let text = pki::read_secret_text(path, || "tidegate join".to_owned())?;
+        let pem = text.strip_prefix(&heading);
+        if let Some(Ok(key)) = pem.map(NewKey::from_pem) {
             return Ok(key);
         }
     }
     let key = NewKey::generate()?;
-    pki::write_secret(path, &key.to_pem(), Overwrite::Renew)?;
+    pki::write_secret(path, &(heading + &key.to_pem()), Overwrite::Renew)?;
     Ok(key)
 }
 
@@ -268,19 +273,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_second_attempt_with_a_token_uses_the_key_of_the_first() {
+    async fn a_second_attempt_with_a_token_uses_the_key_of_the_first_and_another_token_none() {
         let dir = tempfile::tempdir().unwrap();
         let files = Files::of(dir.path());
-        let token = JoinToken { pin: [7; PIN_BYTES], secret: [7; 16], signer: "n1".to_owned() };
-        let invitation = Invitation::from(token);
-        let mut keys = Vec::new();
-        for _ in 0..2 {
+        fs::write(&files.key, NewKey::generate().unwrap().to_pem()).unwrap();
+        let before = fs::read_to_string(&files.key).unwrap();
+        let mut keys = vec![before.clone()];
+        for secret in [7, 7, 8] {
+            let pin = [7; PIN_BYTES];
+            let token = JoinToken { pin, secret: [secret; 16], signer: "n1".to_owned() };
+            let invitation = Invitation::from(token);
             let key = new_key(&invitation, &files).unwrap();
             assert!(enrol(&invitation, CLOSED, &key).await.is_err());
-            assert_eq!(fs::read_to_string(&files.key).unwrap(), key.to_pem());
             keys.push(key.to_pem());
         }
-        assert_eq!(keys[0], keys[1]);
+        assert_eq!(keys[1], keys[2]);
+        assert!(![&keys[0], &keys[1]].contains(&&keys[3]));
+        assert_ne!(keys[0], keys[1]);
+        assert_eq!(fs::read_to_string(&files.key).unwrap(), before);
         assert!(!files.cert.exists());
     }
 }

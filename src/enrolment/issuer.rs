@@ -1,7 +1,8 @@
 //! Signs certificates: for a new node that shows a token, and for a peer that renews its own.
 //!
 //! The signer's files are read for each certificate, and the keys that an issuer of tokens
-//! publishes for each token, so what is replaced is in use at once.
+//! publishes for each token, so what is replaced is in use at once. Certificates have the time of
+//! most machines, and a token is good for as long by the clock of this one.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
+use tidegate_cluster::agreed_time;
 use tidegate_cluster::environment::{Clock, Entropy};
 use tidegate_cluster::mesh::wire::Reply;
 use tidegate_cluster::mesh::{Mesh, Peer};
@@ -24,7 +26,7 @@ use tidegate_ownership::identity::NodeId;
 
 use super::service_account::ServiceAccount;
 use super::signed_token::Keys;
-use super::tokens::{Digest, Refused as TokenRefused, TOKENS_MAX, Tokens};
+use super::tokens::{Digest, Refused as TokenRefused, TOKENS_MAX, Term, Tokens};
 use super::{Credential, Enrolled, JoinRequest};
 use crate::admin::key::AUDIT;
 use crate::config::{Join, UserError};
@@ -109,17 +111,19 @@ impl Issuer {
         // A token that cannot be used is found out here, and not on the new machine.
         let trial = pki::NewKey::generate().and_then(|key| key.request());
         let trial = trial.map_err(|error| Refused::Here(error.to_string()))?;
-        let (now, revoked) = (self.clock.system(), self.revoked(bearer.node));
-        self.sign(&trial, bearer, self.admission(now, revoked))?;
+        let (made, revoked) = (self.time(), self.revoked(bearer.node));
+        self.sign(&trial, bearer, self.admission(made, revoked))?;
         let mut secret = [0; TOKEN_SECRET_BYTES];
         self.entropy.fill(&mut secret).map_err(|error| Refused::Here(error.to_string()))?;
-        if !self.tokens.lock().add(sha256(&secret), bearer, revoked, now.plus(ttl), now) {
+        let now = self.clock.system();
+        let term = Term { made, until: now.plus(ttl), revoked };
+        if !self.tokens.lock().add(sha256(&secret), bearer, term, now) {
             return Err(Refused::Here(format!(
                 "{TOKENS_MAX} tokens wait to be used; wait until some have expired"
             )));
         }
         let identity = self.mesh.identity();
-        let authority = identity.authority(now).ok_or_else(|| {
+        let authority = identity.authority(made).ok_or_else(|| {
             Refused::Here("no authority in tls.ca vouches for this node now".to_owned())
         })?;
         Ok(JoinToken { pin: pki::pin(authority), secret, signer: identity.node.clone() })
@@ -168,7 +172,7 @@ impl Issuer {
     /// A pod may join as often as it starts.
     fn enrol_pod(&self, token: &str, node: &str, request: &[u8]) -> Result<Enrolled, Refused> {
         // A revocation from now on is later, and refuses it.
-        let (now, revoked) = (self.clock.system(), self.revoked(node));
+        let (now, revoked) = (self.time(), self.revoked(node));
         let (account, keys) = self.service_account.as_ref().ok_or_else(|| {
             Refused::Asker("no pods join here: join.service_account is not set".to_owned())
         })?;
@@ -255,7 +259,7 @@ impl Issuer {
             return Err(Refused::Asker("the node is revoked".to_owned()));
         }
         let signer = self.signer().map_err(|error| Refused::Here(error.to_string()))?;
-        let now = self.clock.system();
+        let now = self.time();
         // One that began earlier would be of an earlier admission.
         let validity = validity(self.valid_for, now);
         let validity = Validity { not_before: validity.not_before.max(admitted), ..validity };
@@ -281,7 +285,11 @@ impl Issuer {
 
     fn signer(&self) -> Result<Signer, pki::Error> {
         let authorities = &self.mesh.identity().authorities;
-        pki::load_signer(&self.cert, &self.key, authorities, self.clock.system())
+        pki::load_signer(&self.cert, &self.key, authorities, self.time())
+    }
+
+    fn time(&self) -> Timestamp {
+        agreed_time(&self.mesh)
     }
 }
 

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_cluster::environment::Clock;
+use tidegate_cluster::agreed_time;
 use tidegate_cluster::mesh::codec::REVOCATIONS;
 use tidegate_cluster::mesh::wire::{Call, Reply};
 use tidegate_cluster::mesh::{Mesh, StreamClass};
@@ -40,7 +40,6 @@ const ATTEMPTS: u64 = 20;
 pub struct Renewal {
     pub tls: Tls,
     pub mesh: Arc<Mesh>,
-    pub clock: Arc<dyn Clock>,
     /// Of this node, if it signs.
     pub issuer: Option<Arc<Issuer>>,
 }
@@ -50,17 +49,16 @@ impl Renewal {
     pub async fn run(self, stop: CancellationToken) {
         let mut last: Option<Attempt> = None;
         while stop.run_until_cancelled(tokio::time::sleep(LOOK_INTERVAL)).await.is_some() {
-            let (identity, now) = (self.mesh.identity(), self.clock.system());
-            let is_due = identity.is_of_signer() && identity.validity.is_renewal_due(now);
-            if !is_due || last.is_some_and(|last| last.holds_back(&identity, now)) {
+            // Peers look at the dates by their clocks.
+            let (identity, now) = (self.mesh.identity(), agreed_time(&self.mesh));
+            let validity = identity.validity;
+            let is_due = identity.is_of_signer() && validity.is_renewal_due(now);
+            if !is_due || last.is_some_and(|last| last.holds_back(validity.not_after, now)) {
                 continue;
             }
-            let not_after = identity.validity.not_after;
-            let halves = match last {
-                Some(last) if last.not_after == not_after && last.found_halves => Halves::Replace,
-                _ => Halves::Wait,
-            };
-            let mut attempt = Attempt { not_after, at: now, found_halves: false };
+            let had_halves = last.is_some_and(|last| last.found_halves);
+            let halves = if had_halves { Halves::Replace } else { Halves::Wait };
+            let mut attempt = Attempt { at: now, found_halves: false };
             match stop.run_until_cancelled(self.renew(&identity, halves, now)).await {
                 None => return,
                 Some(Ok((Written::Pair, signed_by))) => {
@@ -195,6 +193,8 @@ fn replace(
         tracing::warn!(%error, "renewing this node's certificate nevertheless");
         None
     });
+    // As after a replacement that was interrupted. What is in the way of it, `write` names.
+    let _ = files.complete();
     let is_same = identity.chain.first().is_some_and(|certificate| files.have(certificate));
     if !is_same && pki::load(tls, identity.bearer(), now).is_ok() {
         return Ok(Written::NothingBesideAnother);
@@ -212,20 +212,18 @@ fn text(signed: Vec<u8>) -> Option<String> {
 /// An attempt to renew a certificate.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
-    /// Of the certificate.
-    not_after: Timestamp,
     at: Timestamp,
     /// It has written nothing, as the files were no pair.
     found_halves: bool,
 }
 
 impl Attempt {
-    /// Whether it is too early for another one at `now`. It never is for another certificate.
-    fn holds_back(self, identity: &Identity, now: Timestamp) -> bool {
-        let not_after = identity.validity.not_after;
+    /// Whether it is too early at `now` for another one, of a certificate that ends then. It may be
+    /// one that this attempt has brought: by a clock that is ahead of the signer's it is due again.
+    fn holds_back(self, not_after: Timestamp, now: Timestamp) -> bool {
         let left = not_after.since(self.at).as_nanos() / ATTEMPTS;
         let pause = Span::from_nanos(left).clamp(PAUSE_MIN, PAUSE_MAX);
-        not_after == self.not_after && self.at <= now && now < self.at.plus(pause)
+        self.at <= now && now < self.at.plus(pause)
     }
 }
 

@@ -29,13 +29,20 @@ struct Token {
     node: String,
     region: String,
     role: Role,
-    /// When it was made, and until when it works.
-    made: Timestamp,
-    until: Timestamp,
-    /// Until when the node was revoked when the token was made.
-    revoked: Option<Timestamp>,
+    term: Term,
     /// The SHA-256 of the signing request that it was used for.
     used_for: Option<Digest>,
+}
+
+/// From when until when a token is good.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Term {
+    /// When it was made, by the clocks of most machines.
+    pub(super) made: Timestamp,
+    /// Until when it works, by that of this one.
+    pub(super) until: Timestamp,
+    /// Until when its node was revoked when it was made.
+    pub(super) revoked: Option<Timestamp>,
 }
 
 /// Why a token is not accepted.
@@ -55,28 +62,23 @@ pub(super) enum Refused {
 }
 
 impl Tokens {
-    /// Adds a token whose secret has this digest, for a node that is `revoked` until then. False at
-    /// the bound.
+    /// Adds a token whose secret has this digest. False at the bound.
     pub(super) fn add(
         &mut self,
         secret: Digest,
         bearer: Bearer<'_>,
-        revoked: Option<Timestamp>,
-        until: Timestamp,
+        term: Term,
         now: Timestamp,
     ) -> bool {
         if self.0.len() >= TOKENS_MAX {
-            self.0.retain(|_, token| token.until > now);
+            self.0.retain(|_, token| token.term.until > now);
         }
         if self.0.values().filter(|token| token.used_for.is_none()).count() >= TOKENS_MAX {
             return false;
         }
         let Bearer { node, region, role } = bearer;
         let (node, region) = (node.to_owned(), region.to_owned());
-        self.0.insert(
-            secret,
-            Token { node, region, role, made: now, until, revoked, used_for: None },
-        );
+        self.0.insert(secret, Token { node, region, role, term, used_for: None });
         true
     }
 
@@ -93,14 +95,14 @@ impl Tokens {
         if token.used_for.is_some_and(|used_for| used_for != *request) {
             return Err(Refused::Used);
         }
-        if token.until <= now {
+        if token.term.until <= now {
             return Err(Refused::Expired);
         }
-        if revoked(&token.node) != token.revoked {
+        if revoked(&token.node) != token.term.revoked {
             return Err(Refused::Revoked);
         }
         let bearer = Bearer { node: &token.node, region: &token.region, role: token.role };
-        Ok((bearer, token.made, token.revoked))
+        Ok((bearer, token.term.made, token.term.revoked))
     }
 
     /// The token is good for this signing request alone from now on.
@@ -110,7 +112,8 @@ impl Tokens {
         }
         let used = self.0.iter().filter(|(_, token)| token.used_for.is_some());
         if used.clone().count() > TOKENS_MAX
-            && let Some((first, _)) = used.min_by_key(|(secret, token)| (token.until, **secret))
+            && let Some((first, _)) =
+                used.min_by_key(|(secret, token)| (token.term.until, **secret))
         {
             let first = *first;
             self.0.remove(&first);
@@ -135,11 +138,15 @@ mod tests {
         Timestamp::from_secs(secs)
     }
 
+    const fn term(until: Timestamp) -> Term {
+        Term { made: at(0), until, revoked: None }
+    }
+
     #[test]
     fn a_token_works_once_for_its_node_and_not_after_its_time() {
         let mut tokens = Tokens::default();
         let bearer = Bearer::core("n4", "eu");
-        assert!(tokens.add([1; 32], bearer, None, at(100), at(0)));
+        assert!(tokens.add([1; 32], bearer, term(at(100)), at(0)));
         assert_eq!(check(&tokens, &[2; 32], &[7; 32], at(0)), Err(Refused::Unknown));
         assert_eq!(check(&tokens, &[1; 32], &[7; 32], at(99)), Ok(bearer));
         assert_eq!(check(&tokens, &[1; 32], &[8; 32], at(100)), Err(Refused::Expired));
@@ -158,9 +165,9 @@ mod tests {
             let revoked = |node: &str| revoked.filter(|_| node == "n4").map(at);
             tokens.check(&[number; 32], &[7; 32], revoked, at(50)).map(|_| ())
         };
-        assert!(tokens.add([1; 32], bearer, None, until, at(0)));
-        assert!(tokens.add([2; 32], bearer, None, until, at(0)));
-        assert!(tokens.add([3; 32], Bearer::core("n5", "eu"), None, until, at(0)));
+        assert!(tokens.add([1; 32], bearer, term(until), at(0)));
+        assert!(tokens.add([2; 32], bearer, term(until), at(0)));
+        assert!(tokens.add([3; 32], Bearer::core("n5", "eu"), term(until), at(0)));
         tokens.used(&[1; 32], [7; 32]);
         assert_eq!([of(&tokens, 1, None), of(&tokens, 2, None)], [Ok(()); 2]);
         assert_eq!(
@@ -169,7 +176,8 @@ mod tests {
         );
         assert_eq!(of(&tokens, 3, Some(40)), Ok(()), "another node");
         // The operator lets it join again, and then not.
-        assert!(tokens.add([4; 32], bearer, Some(at(40)), until, at(45)));
+        let after = Term { made: at(45), revoked: Some(at(40)), until };
+        assert!(tokens.add([4; 32], bearer, after, at(45)));
         assert_eq!(of(&tokens, 4, Some(40)), Ok(()));
         assert_eq!(of(&tokens, 4, Some(48)), Err(Refused::Revoked));
     }
@@ -186,7 +194,7 @@ mod tests {
         let bearer = Bearer::core("n4", "eu");
         for number in 0..2 * TOKENS_MAX {
             let until = at(100 + number as u64);
-            assert!(tokens.add(digest(number), bearer, None, until, at(0)), "{number}");
+            assert!(tokens.add(digest(number), bearer, term(until), at(0)), "{number}");
             tokens.used(&digest(number), [7; 32]);
         }
         assert_eq!(tokens.0.len(), TOKENS_MAX);
@@ -202,10 +210,10 @@ mod tests {
         let bearer = Bearer::core("n4", "eu");
         for number in 0..TOKENS_MAX {
             let until = if number == 0 { at(10) } else { at(100) };
-            assert!(tokens.add(digest(number), bearer, None, until, at(0)));
+            assert!(tokens.add(digest(number), bearer, term(until), at(0)));
         }
-        assert!(!tokens.add(digest(TOKENS_MAX), bearer, None, at(100), at(9)));
-        assert!(tokens.add(digest(TOKENS_MAX), bearer, None, at(100), at(10)));
-        assert!(!tokens.add(digest(TOKENS_MAX + 1), bearer, None, at(100), at(10)));
+        assert!(!tokens.add(digest(TOKENS_MAX), bearer, term(at(100)), at(9)));
+        assert!(tokens.add(digest(TOKENS_MAX), bearer, term(at(100)), at(10)));
+        assert!(!tokens.add(digest(TOKENS_MAX + 1), bearer, term(at(100)), at(10)));
     }
 }

@@ -4,7 +4,7 @@
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidegate_cluster::pki::{Bearer, REVOCATIONS_MAX, RevokeError};
-use tidegate_cluster::revocations;
+use tidegate_cluster::{agreed_time, revocations};
 use tidegate_ownership::identity::NodeId;
 
 use super::inspect::View;
@@ -68,7 +68,7 @@ impl Certificates for View {
                 )));
             }
             let connected = mesh.peer(&id).and_then(|peer| peer.admitted_at());
-            let now = revocations::time(mesh);
+            let now = agreed_time(mesh);
             let revocation = match mesh.revocations.revoke(id, connected, now) {
                 Ok(revocation) => revocation,
                 Err(RevokeError::Future) => {

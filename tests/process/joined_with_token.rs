@@ -2,10 +2,12 @@
 //! revoked: `tidegate ca signer`, `ca token`, `join`, `ca revoke`.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ring::digest::{SHA256, digest};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::Value;
@@ -76,6 +78,13 @@ async fn a_token_works_once_and_the_certificate_is_renewed_without_a_restart() {
         let pair = IssuedFiles { cert: pki.join("node.pem"), key: pki.join("node.key") };
         assert!(pair.belong_together(), "round {round}");
     }
+    // A key that was in use may be in other hands.
+    let raced = folder("raced-0");
+    let used = read(&raced, "node.key");
+    fs::remove_file(raced.join("node.pem")).unwrap();
+    succeeded(&join(&peer, &self::token(first, &["--node", "n4"]), &raced));
+    assert_ne!(read(&raced, "node.key"), used, "another token, another key");
+    assert!(!raced.join("node.key.next").exists());
     // It is for n4 alone.
     let node = cluster.add_joined("n5", &pki, OPTIONS);
     node.start();
@@ -195,7 +204,11 @@ async fn a_revoked_node_is_refused_by_all_and_its_keys_move() {
     // A thief has its tokens, too, with the key for which one was used.
     let stolen = cluster.dir.path().join("stolen");
     fs::create_dir(&stolen).unwrap();
-    fs::copy(pki.join("node.key"), stolen.join("node.key")).unwrap();
+    let of_used = hex(digest(&SHA256, used.as_bytes()).as_ref());
+    let kept = format!("For the token with the SHA-256 {of_used}\n{}", read(&pki, "node.key"));
+    let next = stolen.join("node.key.next");
+    fs::write(&next, kept).unwrap();
+    fs::set_permissions(&next, fs::Permissions::from_mode(0o600)).unwrap();
     for token in [&used, &unused] {
         refused(join(&peer, token, &stolen), "revoked since the token was made");
     }

@@ -12,6 +12,7 @@
 //! | [`per_address`] | a bound on what one remote address holds at once |
 //! | [`ticks`] | timers of one node that expire together |
 //! | [`mesh`] | QUIC connections, the wire format, calls |
+//! | [`agreed_time`] | the time that most machines show |
 //! | [`encoding`] | values as bytes |
 //! | [`consensus`] | agreeing on the cluster map, and what a node keeps of it |
 //! | [`membership`] | the cluster map in force: founding, joining, leaving, proposing changes |
@@ -25,6 +26,7 @@
 //! | [`replication`] | copies of strict states on other nodes, and their repair |
 //! | [`sync`] | exchange of per-actor counters of eventual rules |
 
+mod agreed_time;
 pub mod backoff;
 mod changes;
 mod comparison;
@@ -47,6 +49,7 @@ pub mod revocations;
 pub mod sync;
 pub mod ticks;
 
+pub use agreed_time::agreed_time;
 pub use comparison::Announced;
 
 /// Adds to a statistic. Relaxed: statistics order nothing.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tidegate_limiter::units::Timestamp;
-use tidegate_ownership::clock_offsets;
 use tidegate_ownership::identity::NodeId;
 use tokio_util::sync::CancellationToken;
 
+use crate::agreed_time::agreed_time;
 use crate::comparison::{self, Announced, Compared};
 use crate::mesh::codec::REVOCATIONS;
 use crate::mesh::wire::{Call, Reply, RevocationCall};
@@ -19,27 +19,6 @@ use crate::pki::{REVOCATIONS_MAX, Revocation, Revocations, Role};
 /// How long a node may take to write a revocation before it does not confirm it: less than a peer
 /// waits.
 pub const KEEP_PATIENCE: Duration = Duration::from_millis(800);
-
-/// The time that most machines show: those of this node and of the cores that it is connected to.
-///
-/// A machine whose clock is ahead revokes nothing that is issued later, and one whose clock is
-/// behind does not take what others have revoked for something of the future.
-///
-/// *Example*: this machine's clock is two hours behind those of its two peers. Their offsets and
-/// its own, 0, have the median of two hours: it takes the time of the peers.
-pub fn time(mesh: &Mesh) -> Timestamp {
-    let peers = mesh.peers();
-    let cores = peers.iter().filter(|peer| peer.role == Role::Core);
-    let offsets: Vec<i64> = cores.map(|peer| peer.offset_ns(&*mesh.clock)).collect();
-    let offset = agreed(&offsets);
-    Timestamp::from_nanos(mesh.clock.system().as_nanos().saturating_add_signed(offset))
-}
-
-/// Of two middle offsets that which is nearer to our own: a single peer does not decide.
-fn agreed(offsets: &[i64]) -> i64 {
-    let (below, above) = clock_offsets::middle(offsets);
-    if below.unsigned_abs() <= above.unsigned_abs() { below } else { above }
-}
 
 /// Sends a revocation to all connected nodes but the revoked one, and waits for each for a second
 /// at most. One that still accepts the certificate with which the revoked node is connected replies
@@ -54,7 +33,7 @@ pub async fn announce(revocation: &Revocation, mesh: &Mesh) -> Announced {
         _ => None,
     });
     match needed.max_by_key(|needed| needed.at) {
-        Some(needed) if mesh.revocations.merge([needed.clone()], time(mesh)) => {
+        Some(needed) if mesh.revocations.merge([needed.clone()], agreed_time(mesh)) => {
             announce_once(needed, mesh).await.into()
         }
         _ => replies.into(),
@@ -88,7 +67,7 @@ fn reply(mesh: &Mesh, from: &Peer, call: RevocationCall) -> Reply {
             if !accepts_orders(from, mesh) {
                 return Reply::Unconfirmed;
             }
-            if !mesh.revocations.merge([revocation], time(mesh)) {
+            if !mesh.revocations.merge([revocation], agreed_time(mesh)) {
                 return Reply::Unconfirmed;
             }
             match mesh.peer(&node).and_then(|peer| mesh.accepted_from(&peer)) {
@@ -130,33 +109,11 @@ impl Compared for Revocations {
             Reply::Done => self.all(),
             _ => return,
         };
-        let (now, monotonic) = (time(mesh), mesh.clock.monotonic());
+        let (now, monotonic) = (agreed_time(mesh), mesh.clock.monotonic());
         self.received((&from.id, admitted(from)), set, now, monotonic);
     }
 
     fn look(&self, mesh: &Mesh) {
-        Revocations::look(self, time(mesh), mesh.clock.monotonic());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn most_clocks_are_right_and_a_single_peer_decides_nothing() {
-        for (peers, expected) in [
-            (vec![], 0),
-            (vec![9], 0),
-            (vec![-9], 0),
-            (vec![7, 7], 7),
-            (vec![-7, -6], -6),
-            (vec![i64::MAX, 1], 1),
-            (vec![i64::MIN, i64::MAX], 0),
-            (vec![5, 6, i64::MAX], 5),
-            (vec![-5, -6, i64::MIN], -5),
-        ] {
-            assert_eq!(agreed(&peers), expected, "{peers:?}");
-        }
+        Revocations::look(self, agreed_time(mesh), mesh.clock.monotonic());
     }
 }

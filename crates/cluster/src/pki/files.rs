@@ -313,6 +313,11 @@ impl IssuedFiles {
         Ok(())
     }
 
+    /// Where the next key is until the certificate is there that it is for.
+    pub fn next_key(&self) -> PathBuf {
+        next_key(&self.key)
+    }
+
     /// Whether both are there, and the key is that of the certificate.
     pub fn belong_together(&self) -> bool {
         belong(&self.cert, &self.key)
@@ -352,7 +357,7 @@ impl IssuedFiles {
     }
 }
 
-/// Where the next key is while the certificate is replaced.
+/// Where the next key is while the certificate is replaced, or joined for.
 fn next_key(key: &Path) -> PathBuf {
     let mut next = key.as_os_str().to_owned();
     next.push(".next");

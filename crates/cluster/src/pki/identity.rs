@@ -12,9 +12,9 @@ use serde::Deserialize;
 use tidegate_limiter::units::Timestamp;
 
 use super::Error;
-use super::bearer::{Bearer, Role, Validity};
+use super::bearer::{Bearer, Role, Validity, node_name};
 use super::files::{read_key, read_secret_text, read_text};
-use super::verify::{Subject, anchors, certificates, ends_at, issue_command, verify_node};
+use super::verify::{Subject, anchors, certificates, ends_at, issue_command, names, verify_node};
 
 /// `[tls]`: the node's certificate for the mesh. All four are required if `cluster.listen` is set,
 /// none otherwise. `tidegate ca init` and `tidegate ca issue` create them. Paths are relative to
@@ -125,9 +125,11 @@ impl Identity {
         Bearer { node: &self.node, region: &self.region, role: self.role }
     }
 
-    /// Whether a signer signed the certificate, and not the authority itself.
+    /// Whether a signer of a node signed the certificate, and not the authority itself, or one in
+    /// between that is none of tidegate's.
     pub fn is_of_signer(&self) -> bool {
-        self.chain.len() > 1
+        let first = self.chain.first().filter(|_| self.chain.len() > 1);
+        first.is_some_and(|first| names(first, &node_name(&self.node)))
     }
 
     /// The authority that vouches for this certificate at `now`.

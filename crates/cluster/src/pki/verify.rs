@@ -206,8 +206,20 @@ pub fn verify_node(
 ) -> Result<(), String> {
     let anchors = anchors(std::slice::from_ref(authority)).ok_or("the authority is malformed")?;
     let end = EndEntityCert::try_from(cert).map_err(|error| error.to_string())?;
-    verify_at(&end, &anchors, others, now, KeyUsage::server_auth())
-        .map_err(|error| error.to_string())?;
+    let verified = verify_at(&end, &anchors, others, now, KeyUsage::server_auth());
+    verified.map_err(|error| match error {
+        webpki::Error::CertExpired { not_after, .. } => format!(
+            "its certificate expired on {}, and the time here is {}",
+            second(not_after),
+            utc_second(now)
+        ),
+        webpki::Error::CertNotValidYet { not_before, .. } => format!(
+            "its certificate is not valid before {}, and the time here is {}",
+            second(not_before),
+            utc_second(now)
+        ),
+        other => other.to_string(),
+    })?;
     if !names_node(cert, node) {
         return Err("its certificate has another name".to_owned());
     }
