@@ -2,9 +2,9 @@
 //!
 //! The files are written so that an interrupted join can be repeated. With a token of an operator
 //! the private key is written first, which a second attempt with the same token uses again, because
-//! the token is good for that key alone; the certificate last. Another token gets another key: that
-//! of a node that was revoked may be in other hands. A pod, whose token works again, keeps a new key
-//! in memory until it has the certificate. What is there is in use until then.
+//! the token is good for that key alone; the certificate last. Another token gets another key:
+//! that of a node that was revoked may be in other hands. A pod, whose token works again, keeps a
+//! new key in memory until it has the certificate. What is there is in use until then.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

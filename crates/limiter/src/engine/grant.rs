@@ -31,8 +31,8 @@
 //!
 //! In a window, everything, as long as its slice lasts. A bucket may have been raised to the end of
 //! a later term in the meantime, and what it was raised by is not to be taken off again. So each
-//! grant has a [`Mark`], the `O` that its charge left, less what was given back since of grants that
-//! were charged before it. Without `u` of its hits `O` would now be lower by `u·T` if no later
+//! grant has a [`Mark`], the `O` that its charge left, less what was given back since of grants
+//! that were charged before it. Without `u` of its hits `O` would now be lower by `u·T` if no later
 //! charge had raised it, which holds as long as `mark − u·T` is no less than `now`, one term, and
 //! the end of every later grant. Those ends are passed in: rules with different bursts share a
 //! bucket, and their terms differ.
@@ -58,8 +58,8 @@
 //! then. How many of them have passed is known when they are given back or have ended: what a
 //! refund could not take for their sake it may take later. After it the mark of each grant that has
 //! not ended is at least `end + open·T`, with its hits and those of such grants before it: the
-//! counter is there, with the hits of those after it on top, and is ahead of `R` by what of them has
-//! not passed, however many hits before are refunded.
+//! counter is there, with the hits of those after it on top, and is ahead of `R` by what of them
+//! has not passed, however many hits before are refunded.
 //! *Example*: three grants of 4 are charged, and 40 hits pass after them. A refund of 40 leaves 12
 //! beyond the end of the last grant, and each of the three can still be given back.
 //!
