@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_cluster::agreed_time;
+use tidegate_cluster::environment::Clock;
 use tidegate_cluster::mesh::codec::REVOCATIONS;
 use tidegate_cluster::mesh::wire::{Call, Reply};
 use tidegate_cluster::mesh::{Mesh, StreamClass};
@@ -40,6 +41,7 @@ const ATTEMPTS: u64 = 20;
 pub struct Renewal {
     pub tls: Tls,
     pub mesh: Arc<Mesh>,
+    pub clock: Arc<dyn Clock>,
     /// Of this node, if it signs.
     pub issuer: Option<Arc<Issuer>>,
 }
@@ -59,7 +61,7 @@ impl Renewal {
             let had_halves = last.is_some_and(|last| last.found_halves);
             let halves = if had_halves { Halves::Replace } else { Halves::Wait };
             let mut attempt = Attempt { at: now, found_halves: false };
-            match stop.run_until_cancelled(self.renew(&identity, halves, now)).await {
+            match stop.run_until_cancelled(self.renew(&identity, halves)).await {
                 None => return,
                 Some(Ok((Written::Pair, signed_by))) => {
                     tracing::info!(%signed_by, "renewed this node's certificate");
@@ -89,7 +91,6 @@ impl Renewal {
         &self,
         identity: &Identity,
         halves: Halves,
-        now: Timestamp,
     ) -> Result<(Written, String), String> {
         let (Some(cert), Some(key)) = (self.tls.cert.clone(), self.tls.key.clone()) else {
             return Err("tls.cert or tls.key is not set".to_owned());
@@ -103,10 +104,11 @@ impl Renewal {
         }
         let new_key = NewKey::generate().map_err(|error| error.to_string())?;
         let request = new_key.request().map_err(|error| error.to_string())?;
-        let (signed_by, cert_pem) = self.signed(identity, &request, now).await?;
+        let (signed_by, cert_pem) = self.signed(identity, &request).await?;
         let issued = Issued { cert_pem, key_pem: new_key.to_pem() };
         let (tls, identity) = (self.tls.clone(), identity.clone());
         let files = IssuedFiles { cert, key };
+        let now = self.clock.system();
         let write = move || replace((&tls, &files), &issued, &identity, halves, now);
         let written = tokio::task::spawn_blocking(write).await;
         let written = written.map_err(|error| error.to_string())?;
@@ -118,12 +120,13 @@ impl Renewal {
         &self,
         identity: &Identity,
         request: &[u8],
-        now: Timestamp,
     ) -> Result<(String, String), String> {
         let mut problem = None;
         let mut accepted = |signer: &str, signed: Vec<u8>| {
             let cert = text(signed)?;
-            match identity.accept_renewed(&cert, now) {
+            // By the clocks of its peers, and by its own, with which this node starts.
+            let mut times = [agreed_time(&self.mesh), self.clock.system()].into_iter();
+            match times.try_for_each(|now| identity.accept_renewed(&cert, now)) {
                 Ok(()) => Some((signer.to_owned(), cert)),
                 Err(error) => {
                     problem = Some(format!("what {signer} has signed: {error}"));

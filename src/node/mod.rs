@@ -201,8 +201,12 @@ pub async fn run(config: Config, front: &Handle, shutdown: CancellationToken) ->
             handle: certificates,
         };
         tasks.spawn(watcher.run(stop_node.clone()).map(Ok));
-        let renewal =
-            Renewal { tls: config.tls.clone(), mesh: mesh.clone(), issuer: core.issuer.clone() };
+        let renewal = Renewal {
+            tls: config.tls.clone(),
+            mesh: mesh.clone(),
+            clock: core.clock.clone(),
+            issuer: core.issuer.clone(),
+        };
         tasks.spawn(renewal.run(stop_node.clone()).map(Ok));
         if let Some(issuer) = core.issuer.clone() {
             let watch = SignerWatch { issuer, clock: core.clock.clone() };
