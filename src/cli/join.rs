@@ -175,11 +175,13 @@ async fn join(
     };
     let _ = tokio::time::timeout(args.wait.to_std(), again).await;
     let enrolled = enrolled?;
-    let early = until_valid(&enrolled.certificate);
-    if early > NOT_YET_MAX {
+    let (early, late) = from_dates(&enrolled.certificate);
+    if early > NOT_YET_MAX || late > Duration::ZERO {
+        let when = if late > Duration::ZERO { "ended before" } else { "begins after" };
+        let away = early.max(late);
         return Err(Error::Refused(format!(
-            "{} has signed a certificate that is valid in {early:.0?} by the clock of this machine, \
-             and not before: set the clocks, and make another token",
+            "{} has signed a certificate that {when} the time of this machine, by {away:.0?}: set \
+             the clocks, and join again, with another token if that of the other one was wrong",
             args.peer
         )));
     }
@@ -188,11 +190,16 @@ async fn join(
     Ok(enrolled)
 }
 
-/// How long the certificate is not valid yet by the clock of this machine.
-fn until_valid(pem: &str) -> Duration {
-    let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).ok();
-    let begins = certificate.and_then(|certificate| pki::begins_at(&certificate));
-    begins.unwrap_or_default().since(ca::now()).to_std()
+/// How long the certificate is not valid yet by the clock of this machine, and for how long it has
+/// not been any more.
+fn from_dates(pem: &str) -> (Duration, Duration) {
+    let Ok(certificate) = CertificateDer::from_pem_slice(pem.as_bytes()) else {
+        return (Duration::ZERO, Duration::ZERO);
+    };
+    let now = ca::now();
+    let begins = pki::begins_at(&certificate).unwrap_or(now);
+    let ends = pki::ends_at(&certificate).unwrap_or(now);
+    (begins.since(now).to_std(), now.since(ends).to_std())
 }
 
 fn text(args: &Args) -> Result<String, Failure> {

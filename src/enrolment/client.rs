@@ -95,7 +95,9 @@ impl Files {
         pki::write_public(&self.ca, authorities, Overwrite::Renew)?;
         pki::write_secret(&self.secret, secret, Overwrite::Renew)?;
         let issued = Issued { cert_pem: certificate.clone(), key_pem: key.to_pem() };
-        self.pair().write(&issued, Overwrite::Renew)
+        self.pair().write(&issued, Overwrite::Renew)?;
+        // Without the heading of a join under way.
+        pki::write_secret(&self.key, &issued.key_pem, Overwrite::Renew)
     }
 
     /// The certificate and its key.
@@ -248,6 +250,9 @@ impl ServerCertVerifier for KnownSigner {
 mod tests {
     use std::fs;
 
+    use tidegate_cluster::pki::{Bearer, Scope, Validity};
+    use tidegate_limiter::units::Span;
+
     use super::*;
 
     /// A port at which nothing listens.
@@ -292,5 +297,43 @@ mod tests {
         assert_ne!(keys[0], keys[1]);
         assert_eq!(fs::read_to_string(&files.key).unwrap(), before);
         assert!(!files.cert.exists());
+    }
+
+    #[test]
+    fn a_join_that_ended_before_its_certificate_was_there_goes_on_with_its_key() {
+        let (at_signer, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let now = Timestamp::from_secs(1_700_000_000);
+        let validity = Validity { not_before: now, not_after: now.plus(Span::from_secs(3_600)) };
+        pki::init(at_signer.path(), validity, [7; 16]).unwrap();
+        let signer =
+            pki::issue_signer(at_signer.path(), Scope::default(), validity, Overwrite::Never);
+        let (signer, ca) = (signer.unwrap(), at_signer.path().join(pki::AUTHORITY_CERT));
+        let authorities = pki::read_authorities(&ca).unwrap();
+        let signer = pki::load_signer(&signer.cert, &signer.key, &authorities, now).unwrap();
+
+        let files = Files::of(dir.path());
+        let pin = pki::pin(&authorities[0]);
+        let token = JoinToken { pin, secret: [7; 16], signer: "n1".to_owned() };
+        let invitation = Invitation::from(token);
+        let key = new_key(&invitation, &files).unwrap();
+        let bearer = Bearer::core("n4", "eu");
+        let chain = signer.sign(&key.request().unwrap(), bearer, now, validity, now).unwrap();
+        let enrolled = Enrolled {
+            node: "n4".to_owned(),
+            region: "eu".to_owned(),
+            role: "core".to_owned(),
+            certificate: pki::to_pem(&chain),
+            authorities: pki::to_pem(&authorities),
+            secret: pki::secret_line(&[7; 16]),
+        };
+        // It cannot be replaced by a file.
+        fs::create_dir(&files.cert).unwrap();
+        assert!(files.write(&enrolled, &key).is_err());
+        assert_eq!(new_key(&invitation, &files).unwrap().to_pem(), key.to_pem());
+        fs::remove_dir(&files.cert).unwrap();
+        files.write(&enrolled, &key).unwrap();
+        assert!(files.pair().belong_together());
+        assert_eq!(fs::read_to_string(&files.key).unwrap(), key.to_pem());
+        assert!(!files.pair().next_key().exists());
     }
 }

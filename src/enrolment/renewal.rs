@@ -8,17 +8,22 @@
 //! **Beside an operator.** A pair that a node starts with and that is not the one in use stays. Of
 //! two files that are no pair one may be still to come: they are left alone once, until the next
 //! attempt.
+//!
+//! **Clocks that differ.** A new certificate is good by the clock of this node, by which it starts,
+//! and by those of its peers: by the middle one, or by both middle ones, of which nothing says
+//! which is right. A node that hears no peer waits for one for the first half of the time in which
+//! its certificate is to be renewed.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_cluster::agreed_time;
 use tidegate_cluster::environment::Clock;
 use tidegate_cluster::mesh::codec::REVOCATIONS;
 use tidegate_cluster::mesh::wire::{Call, Reply};
 use tidegate_cluster::mesh::{Mesh, StreamClass};
 use tidegate_cluster::pki::{self, Identity, Issued, IssuedFiles, NewKey, Overwrite, Tls};
+use tidegate_cluster::{agreed_time, middle_times};
 use tidegate_limiter::units::{Span, Timestamp};
 use tokio_util::sync::CancellationToken;
 
@@ -51,16 +56,19 @@ impl Renewal {
     pub async fn run(self, stop: CancellationToken) {
         let mut last: Option<Attempt> = None;
         while stop.run_until_cancelled(tokio::time::sleep(LOOK_INTERVAL)).await.is_some() {
-            // Peers look at the dates by their clocks.
             let (identity, now) = (self.mesh.identity(), agreed_time(&self.mesh));
             let validity = identity.validity;
-            let is_due = identity.is_of_signer() && validity.is_renewal_due(now);
+            let is_alone = self.mesh.peers().is_empty();
+            let due =
+                if is_alone { validity.renewal_half_over_at() } else { validity.renewal_due_at() };
+            let is_due = identity.is_of_signer() && now >= due;
             if !is_due || last.is_some_and(|last| last.holds_back(validity.not_after, now)) {
                 continue;
             }
-            let had_halves = last.is_some_and(|last| last.found_halves);
-            let halves = if had_halves { Halves::Replace } else { Halves::Wait };
-            let mut attempt = Attempt { at: now, found_halves: false };
+            let not_after = validity.not_after;
+            let had_halves = |last: Attempt| last.found_halves && last.not_after == not_after;
+            let halves = if last.is_some_and(had_halves) { Halves::Replace } else { Halves::Wait };
+            let mut attempt = Attempt { at: now, not_after, found_halves: false };
             match stop.run_until_cancelled(self.renew(&identity, halves)).await {
                 None => return,
                 Some(Ok((Written::Pair, signed_by))) => {
@@ -124,9 +132,9 @@ impl Renewal {
         let mut problem = None;
         let mut accepted = |signer: &str, signed: Vec<u8>| {
             let cert = text(signed)?;
-            // By the clocks of its peers, and by its own, with which this node starts.
-            let mut times = [agreed_time(&self.mesh), self.clock.system()].into_iter();
-            match times.try_for_each(|now| identity.accept_renewed(&cert, now)) {
+            let times = middle_times(&self.mesh, None).into_iter().chain([self.clock.system()]);
+            let accept = |now| identity.accept_renewed(&cert, now);
+            match times.into_iter().try_for_each(accept) {
                 Ok(()) => Some((signer.to_owned(), cert)),
                 Err(error) => {
                     problem = Some(format!("what {signer} has signed: {error}"));
@@ -216,6 +224,8 @@ fn text(signed: Vec<u8>) -> Option<String> {
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     at: Timestamp,
+    /// Of the certificate that was to be renewed.
+    not_after: Timestamp,
     /// It has written nothing, as the files were no pair.
     found_halves: bool,
 }

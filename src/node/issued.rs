@@ -4,7 +4,8 @@
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidegate_cluster::pki::{Bearer, REVOCATIONS_MAX, RevokeError};
-use tidegate_cluster::{agreed_time, revocations};
+use tidegate_cluster::{agreed_time, middle_times, revocations};
+use tidegate_limiter::units::Span;
 use tidegate_ownership::identity::NodeId;
 
 use super::inspect::View;
@@ -14,6 +15,10 @@ use crate::admin::certificates::{
     Certificates, RevokedNode, RevokedReport, TokenOrder, TokenReport,
 };
 use crate::admin::key::{AUDIT, Reached};
+
+/// By how much the clock of this machine may be behind another one's, of which nothing says which
+/// is right, for a revocation.
+const CLOCKS_APART_MAX: Span = Span::from_secs(60);
 
 impl Certificates for View {
     fn make_token(&self, order: TokenOrder) -> BoxFuture<'_, Result<TokenReport, Refusal>> {
@@ -69,6 +74,16 @@ impl Certificates for View {
             }
             let connected = mesh.peer(&id).and_then(|peer| peer.admitted_at());
             let now = agreed_time(mesh);
+            let [_, late] = middle_times(mesh, Some(&id));
+            let behind = late.since(now);
+            if behind > CLOCKS_APART_MAX {
+                return Err(Refusal::Conflict(format!(
+                    "the clock of this machine is {} s behind that of another one, and no third \
+                     says which is right: what was issued in between would be accepted on; set the \
+                     clocks, or ask the node that is ahead",
+                    behind.as_secs_ceil()
+                )));
+            }
             let revocation = match mesh.revocations.revoke(id, connected, now) {
                 Ok(revocation) => revocation,
                 Err(RevokeError::Future) => {

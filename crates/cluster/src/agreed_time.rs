@@ -9,16 +9,30 @@
 
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::clock_offsets;
+use tidegate_ownership::identity::NodeId;
 
 use crate::mesh::Mesh;
 use crate::pki::Role;
 
 /// The median of the system clocks. Of two machines each takes its own.
 pub fn agreed_time(mesh: &Mesh) -> Timestamp {
+    at(mesh, agreed(&offsets(mesh, None)))
+}
+
+/// The two middle times, the earlier one first, without that of `except`. Where the number of
+/// clocks is even they may differ, and nothing says which of them is right.
+pub fn middle_times(mesh: &Mesh, except: Option<&NodeId>) -> [Timestamp; 2] {
+    let (below, above) = clock_offsets::middle(&offsets(mesh, except));
+    [below, above].map(|offset| at(mesh, offset))
+}
+
+fn offsets(mesh: &Mesh, except: Option<&NodeId>) -> Vec<i64> {
     let peers = mesh.peers();
-    let cores = peers.iter().filter(|peer| peer.role == Role::Core);
-    let offsets: Vec<i64> = cores.map(|peer| peer.offset_ns(&*mesh.clock)).collect();
-    let offset = agreed(&offsets);
+    let cores = peers.iter().filter(|peer| peer.role == Role::Core && Some(&peer.id) != except);
+    cores.map(|peer| peer.offset_ns(&*mesh.clock)).collect()
+}
+
+fn at(mesh: &Mesh, offset: i64) -> Timestamp {
     Timestamp::from_nanos(mesh.clock.system().as_nanos().saturating_add_signed(offset))
 }
 

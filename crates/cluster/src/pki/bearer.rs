@@ -125,6 +125,12 @@ impl Validity {
         let third = Span::from_nanos(self.not_after.since(self.not_before).as_nanos() / 3);
         self.not_after.minus(third.min(RENEWAL_MAX))
     }
+
+    /// The middle of the time in which it is to be renewed.
+    pub fn renewal_half_over_at(&self) -> Timestamp {
+        let due = self.renewal_due_at();
+        due.plus(Span::from_nanos(self.not_after.since(due).as_nanos() / 2))
+    }
 }
 
 #[cfg(test)]

@@ -292,7 +292,11 @@ impl IssuedFiles {
         // The key beside it may be the only one of the present certificate.
         self.complete()?;
         let next = next_key(&self.key);
-        write(&next, &issued.key_pem, SECRET, Overwrite::Renew)?;
+        // That of a join under way also says for which token it is, until the certificate is there.
+        let chain = verify::certificates(&issued.cert_pem).unwrap_or_default();
+        if !read_text(&next, String::new).is_ok_and(|pem| is_key_of(&chain, &pem)) {
+            write(&next, &issued.key_pem, SECRET, Overwrite::Renew)?;
+        }
         sync_folder(&next);
         write(&self.cert, &issued.cert_pem, PUBLIC, Overwrite::Renew)?;
         sync_folder(&self.cert);

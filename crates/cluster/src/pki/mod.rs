@@ -47,7 +47,7 @@ pub use revocations::{REVOCATIONS_MAX, Revocations, RevokeError};
 pub use signer::{NewKey, REQUEST_BYTES_MAX, SignError, Signer, request_from_pem};
 pub use token::{JoinToken, NotAToken, PIN_BYTES, TOKEN_SECRET_BYTES, pin};
 pub use verify::{
-    admitted_at, begins_at, names, names_node, to_pem, utc_date, utc_second, verify_node,
+    admitted_at, begins_at, ends_at, names, names_node, to_pem, utc_date, utc_second, verify_node,
     verify_peer,
 };
 

@@ -179,7 +179,7 @@ pub fn admitted_at(cert: &CertificateDer<'_>) -> Option<Timestamp> {
 }
 
 /// When a certificate ends; `None` if it cannot be read.
-pub(super) fn ends_at(cert: &CertificateDer<'_>) -> Option<Timestamp> {
+pub fn ends_at(cert: &CertificateDer<'_>) -> Option<Timestamp> {
     let cert = EndEntityCert::try_from(cert).ok()?;
     match verify_at(&cert, &[], &[], Timestamp::NEVER, KeyUsage::server_auth()) {
         Err(webpki::Error::CertExpired { not_after, .. }) => Some(timestamp(not_after)),
