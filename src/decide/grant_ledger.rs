@@ -21,14 +21,14 @@
 //!
 //! **Bound.** [`ENTRIES_MAX`] grants; at the bound none is made, and checks ask the owner.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_limiter::engine::grant::{Mark, Outstanding, Refunded};
 use tidegate_limiter::quota::Quota;
-use tidegate_limiter::store::{Counter, Granted, KeyHash};
+use tidegate_limiter::store::{Counter, GivenBack, Granted, KeyHash};
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::{Generation, NodeId};
 
@@ -53,7 +53,9 @@ pub(super) struct GrantLedger {
 
 #[derive(Clone, Debug, Default)]
 struct Shard {
-    keys: HashMap<KeyHash, OfKey>,
+    /// By the first counter of their limits. Those of one descriptor are beside each other: a
+    /// reload may have put another limit first.
+    keys: BTreeMap<KeyHash, OfKey>,
     /// Keys in the order in which they are looked at.
     sweep: VecDeque<KeyHash>,
 }
@@ -77,8 +79,6 @@ struct Entry {
     id: u64,
     hits: u32,
     marks: SmallVec<[Mark; 1]>,
-    /// When no hit of it passes any more.
-    ends: Timestamp,
     kept_until: Timestamp,
     is_recalled: bool,
     /// The limit was reset after it was made.
@@ -127,6 +127,7 @@ impl<T> Charged<T> {
 /// What was taken back of a grant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TakenBack {
+    /// Of the counter that got most.
     pub(super) hits: u32,
     /// Nodes may have cached refusals that hold no more.
     pub(super) ends_refusals: bool,
@@ -155,13 +156,15 @@ impl GrantLedger {
         let charged = charge(has_room, &beside.unwrap_or_default())?;
         let Shard { keys, sweep } = &mut *shard;
         if let Some(of_key) = keys.get_mut(&key) {
-            of_key.is_refused |= charged.is_refused;
             for (counter, (at, refunded)) in
                 counters.iter().zip(charged.refunded.iter().enumerate())
             {
-                of_key.refunded(at, &counter.quota, refunded.taken, now);
+                of_key.refunded(at, &counter.quota, refunded);
             }
             of_key.note_reset(charged.reset);
+        }
+        if charged.is_refused {
+            of_descriptor(keys, key).for_each(|(_, of_key)| of_key.is_refused = true);
         }
         if let (Some(Granted { hits, term, marks }), Some((holder, id))) = (&charged.granted, to) {
             let entry = Entry {
@@ -169,7 +172,6 @@ impl GrantLedger {
                 id,
                 hits: *hits,
                 marks: marks.clone(),
-                ends: now.plus(*term),
                 kept_until: now.plus(*term).plus(*term),
                 is_recalled: false,
                 is_before_reset: false,
@@ -222,15 +224,15 @@ impl GrantLedger {
     }
 
     /// The holder gives `unspent` hits of a grant back. `settle` takes them off the counters and
-    /// returns how many it took; it is passed the marks of the grant, the latest end of all grants
-    /// of the key, and the hits.
+    /// returns how many it took of each; it is passed the marks of the grant, the latest end of all
+    /// grants of the key, and the hits.
     pub(super) fn give_back(
         &self,
         counters: &[Counter],
         holder: &Holder,
         id: u64,
         unspent: u32,
-        settle: impl FnOnce(&[Mark], Timestamp, u32) -> u32,
+        settle: impl FnOnce(&[Mark], Timestamp, u32) -> GivenBack,
     ) -> TakenBack {
         let nothing = TakenBack::default();
         let Some(key) = counters.first().map(|counter| counter.key) else { return nothing };
@@ -242,11 +244,12 @@ impl GrantLedger {
         self.entries.fetch_sub(1, Ordering::Relaxed);
         of_key.spent_before_reset += entry.spent_before_reset(unspent);
         let taken = settle(&entry.marks, of_key.granted_until, unspent.min(entry.hits));
-        for (position, counter) in counters.iter().enumerate() {
-            of_key.lower_marks(position, &counter.quota, taken, at);
+        for (position, (counter, taken)) in counters.iter().zip(&taken).enumerate() {
+            of_key.lower_marks(position, &counter.quota, *taken, at);
         }
-        let ends_refusals = taken > 0 && std::mem::take(&mut of_key.is_refused);
-        TakenBack { hits: taken, ends_refusals }
+        let hits = taken.into_iter().max().unwrap_or(0);
+        let ends_refusals = hits > 0 && std::mem::take(&mut of_key.is_refused);
+        TakenBack { hits, ends_refusals }
     }
 
     /// Hits that were spent of grants before a reset, of those that are accounted for since the
@@ -273,32 +276,31 @@ impl GrantLedger {
         self.entries.fetch_sub(of_key.map_or(0, |entries| entries.len()), Ordering::Relaxed);
     }
 
-    /// The holders, but for `except`, of grants of this key that have not been recalled yet; they
-    /// are from now on. The second result is whether any other node holds a grant.
+    /// The holders, but for `except`, of grants of this descriptor that have not been recalled yet,
+    /// with the keys of these; they are from now on. The second result is whether any other node
+    /// holds a grant.
     pub(super) fn recall(
         &self,
         key: KeyHash,
         except: Option<&Holder>,
         now: Timestamp,
-    ) -> (SmallVec<[NodeId; 4]>, bool) {
-        let (mut nodes, mut are_held) = (SmallVec::new(), false);
+    ) -> (SmallVec<[(NodeId, KeyHash); 4]>, bool) {
+        let (mut holders, mut are_held) = (SmallVec::new(), false);
         if self.entries.load(Ordering::Relaxed) == 0 {
-            return (nodes, are_held);
+            return (holders, are_held);
         }
         let mut shard = self.shard(key).lock();
-        let Some(OfKey { entries, .. }) = shard.keys.get_mut(&key) else {
-            return (nodes, are_held);
-        };
-        let others = entries.iter_mut().filter(|entry| Some(&entry.holder) != except);
-        for entry in others.filter(|entry| entry.kept_until > now) {
-            are_held = true;
-            if !std::mem::replace(&mut entry.is_recalled, true)
-                && !nodes.contains(&entry.holder.node)
-            {
-                nodes.push(entry.holder.node.clone());
+        for (key, OfKey { entries, .. }) in of_descriptor(&mut shard.keys, key) {
+            let others = entries.iter_mut().filter(|entry| Some(&entry.holder) != except);
+            for entry in others.filter(|entry| entry.kept_until > now) {
+                are_held = true;
+                let holder = (entry.holder.node.clone(), *key);
+                if !std::mem::replace(&mut entry.is_recalled, true) && !holders.contains(&holder) {
+                    holders.push(holder);
+                }
             }
         }
-        (nodes, are_held)
+        (holders, are_held)
     }
 
     /// Removes what has ended from some keys.
@@ -319,6 +321,14 @@ impl GrantLedger {
         let at = key.token % self.shards.len() as u64;
         &self.shards[usize::try_from(at).unwrap_or(0)]
     }
+}
+
+/// What is kept of the keys of one descriptor.
+fn of_descriptor(
+    keys: &mut BTreeMap<KeyHash, OfKey>,
+    KeyHash { token, .. }: KeyHash,
+) -> impl Iterator<Item = (&KeyHash, &mut OfKey)> {
+    keys.range_mut(KeyHash { token, tag: 0 }..=KeyHash { token, tag: u64::MAX })
 }
 
 impl Entry {
@@ -389,14 +399,13 @@ impl OfKey {
     }
 
     /// A refund took hits of the counter at this position.
-    fn refunded(&mut self, at: usize, quota: &Quota, taken: u64, now: Timestamp) {
-        let mut open = Outstanding { hits: 0, until: self.granted_until };
-        for entry in &mut self.entries {
-            let is_open = entry.ends > now;
-            open.hits += if is_open { u64::from(entry.hits) } else { 0 };
+    fn refunded(&mut self, at: usize, quota: &Quota, refunded: &Refunded) {
+        let mut later = 0;
+        for entry in self.entries.iter_mut().rev() {
             if let Some(mark) = entry.marks.get_mut(at) {
-                mark.refunded(quota, taken, is_open.then_some(open), now);
+                mark.refunded(quota, refunded, later);
             }
+            later += u64::from(entry.hits);
         }
     }
 }
@@ -449,6 +458,8 @@ pub(super) use for_model::EntryView;
 
 #[cfg(test)]
 mod tests {
+    use smallvec::smallvec;
+    use tidegate_limiter::engine::Tat;
     use tidegate_limiter::quota::{Algorithm, Quota};
     use tidegate_limiter::units::Span;
 
@@ -484,7 +495,7 @@ mod tests {
     }
 
     fn take_back(ledger: &GrantLedger, name: &str, id: u64, unspent: u32) -> TakenBack {
-        ledger.give_back(&counters(), &holder(name), id, unspent, |_, _, hits| hits)
+        ledger.give_back(&counters(), &holder(name), id, unspent, |_, _, hits| smallvec![hits])
     }
 
     fn refuse(ledger: &GrantLedger, name: &str) {
@@ -536,8 +547,9 @@ mod tests {
             assert!(grant(&ledger, name, id, NOW));
         }
         let nodes = |except: &str| {
-            let (nodes, are_held) = ledger.recall(key, Some(&holder(except)), NOW);
-            (nodes.iter().map(NodeId::to_string).collect::<Vec<_>>(), are_held)
+            let (holders, are_held) = ledger.recall(key, Some(&holder(except)), NOW);
+            assert!(holders.iter().all(|(_, of)| *of == key));
+            (holders.iter().map(|(node, _)| node.to_string()).collect::<Vec<_>>(), are_held)
         };
         assert_eq!(nodes("a"), (vec!["b".to_owned()], true));
         assert_eq!(nodes("a"), (vec![], true), "it was recalled");
@@ -558,6 +570,45 @@ mod tests {
         assert!(!ends(2, 0), "there is nothing to be had");
         assert!(ends(3, 1));
         assert!(!ends(4, 10), "no node was refused since");
+    }
+
+    /// A reload has put a limit in front of the one of which hits are held.
+    #[test]
+    fn what_was_granted_by_the_list_of_before_is_recalled_and_ends_refusals() {
+        let (ledger, [before]) = (GrantLedger::default(), counters());
+        let first = Counter { key: KeyHash { tag: 3, ..before.key }, ..before };
+        assert!(grant(&ledger, "a", 1, NOW));
+        let refuse = |counters: &[Counter]| {
+            assert!(ledger.enter(counters, None, NOW, |_, _| Some(charged(None, true))).is_some());
+        };
+        refuse(&[first, before]);
+        let (holders, are_held) = ledger.recall(first.key, None, NOW);
+        assert!(are_held);
+        assert_eq!(holders[..], [(holder("a").node, before.key)]);
+        assert!(take_back(&ledger, "a", 1, 10).ends_refusals);
+        let other = Counter { key: KeyHash { token: 6, ..before.key }, ..before };
+        assert!(grant(&ledger, "a", 2, NOW));
+        refuse(&[other]);
+        assert!(!take_back(&ledger, "a", 2, 10).ends_refusals, "of another descriptor");
+    }
+
+    #[test]
+    fn marks_are_lowered_by_what_each_limit_got_back_of_earlier_grants() {
+        let (ledger, [window]) = (GrantLedger::default(), counters());
+        let quota = Quota::simple(Algorithm::Gcra, 1, Span::from_secs(1)).expect("valid");
+        let bucket = Counter { key: KeyHash { tag: 9, ..window.key }, quota };
+        let both = [window, bucket];
+        let tat = |secs: u64| Mark::Tat(Tat::new(Span::from_secs(secs).as_nanos(), 0));
+        for id in 1..=3 {
+            let marks = [Mark::Slice(1), tat(100 * id)].into_iter().collect();
+            let granted = Some(Granted { hits: 10, term: TERM, marks });
+            let charge = |_, _: &Beside| Some(charged(granted, false));
+            assert!(ledger.enter(&both, Some((&holder("a"), id)), NOW, charge).is_some());
+        }
+        let back = ledger.give_back(&both, &holder("a"), 2, 10, |_, _, _| smallvec![10, 7]);
+        assert_eq!(back.hits, 10);
+        let marks = ledger.view(window.key).into_iter().map(|(_, id, _, marks, ..)| (id, marks[1]));
+        assert_eq!(marks.collect::<Vec<_>>(), [(1, tat(100)), (3, tat(293))]);
     }
 
     #[test]

@@ -400,8 +400,8 @@ impl Decider {
     /// anything.
     pub(super) fn recall(&self, key: KeyHash, except: Option<&Holder>, now: Timestamp) -> bool {
         let Some(Peers { mesh, .. }) = &self.shared.peers else { return false };
-        let (nodes, are_held) = self.shared.grant_ledger.recall(key, except, now);
-        for node in nodes {
+        let (holders, are_held) = self.shared.grant_ledger.recall(key, except, now);
+        for (node, key) in holders {
             mesh.notify(&node, StreamClass::Checks, Call::Recall(key));
         }
         are_held

@@ -136,7 +136,7 @@ mod tests {
     }
 
     fn left(left: u64, left_max: u64) -> Refunded {
-        Refunded { taken: 0, left, left_max }
+        Refunded { left, left_max, ..Refunded::default() }
     }
 
     #[test]

@@ -595,7 +595,7 @@ impl World {
             let marks = [Mark::Slice(slice)];
             let hits = unspent.min(2);
             let ends = (terms, now);
-            taken = store.give_back_if(&counters, &marks, hits, ends, now, || true);
+            taken = store.give_back_if(&counters, &marks, hits, ends, now, || true)[0];
         }
         if taken > 0 {
             self.owner.counter = store.get(KEY, now);
@@ -615,9 +615,9 @@ impl World {
 
     fn recall(&mut self, except: Option<&Holder>) {
         let now = self.now();
-        let (nodes, _) = Arc::make_mut(&mut self.owner.ledger).recall(KEY, except, now);
+        let (holders, _) = Arc::make_mut(&mut self.owner.ledger).recall(KEY, except, now);
         for to in 0..HOLDERS {
-            if nodes.contains(&id_of(to)) {
+            if holders.contains(&(id_of(to), KEY)) {
                 self.send(Message::Recall { to, start: self.holders[to].start });
             }
         }

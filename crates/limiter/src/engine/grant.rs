@@ -56,12 +56,14 @@
 //! newest slice has beside these, then of older slices; of a bucket what it has beyond
 //! `outstanding·T` after the end of the last grant, so that `O ≥ R` holds although all of them pass
 //! then. How many of them have passed is known when they are given back or have ended: what a
-//! refund could not take for their sake it may take later. After it the mark of each grant that has
-//! not ended is at least `end + open·T`, with its hits and those of such grants before it: the
-//! counter is there, with the hits of those after it on top, and is ahead of `R` by what of them
-//! has not passed, however many hits before are refunded.
-//! *Example*: three grants of 4 are charged, and 40 hits pass after them. A refund of 40 leaves 12
-//! beyond the end of the last grant, and each of the three can still be given back.
+//! refund could not take for their sake it may take later.
+//!
+//! It takes hits that were charged after a grant, or before it, which nobody knows. If before, the
+//! mark is lower by as many. If after, it stays, as long as the `O` that the refund leaves is no
+//! lower than the mark and the hits of the grants after it: these may be given back, and what later
+//! terms raise is judged by the mark. The mark is the larger one of both. *Example*: three grants
+//! of 4 are charged, and 40 hits pass after them. A refund of 40 leaves 12 beyond the end of the
+//! last grant, so that the marks stay, and each of the three can be given back.
 //!
 //! # Bound
 //!
@@ -112,6 +114,8 @@ pub struct Refunded {
     /// The most that may be left of this refund and of earlier ones together: more hits are not
     /// counted.
     pub left_max: u64,
+    /// The TAT that it left, of a bucket of which something was taken beside outstanding hits.
+    pub tat: Option<Tat>,
 }
 
 /// What an owner can grant of a counter.
@@ -235,11 +239,11 @@ pub fn refund(
     if outstanding.hits == 0 || !can_grant(quota) {
         decide(state, quota, refund_of(hits), now);
         let left_max = refundable(state, quota, Outstanding::default(), now);
-        return Refunded { taken: hits, left: 0, left_max };
+        return Refunded { taken: hits, left: 0, left_max, tat: None };
     }
     let counted = refundable(state, quota, Outstanding::default(), now);
     let possible = hits.min(counted);
-    let nothing = Refunded { taken: 0, left: possible, left_max: counted };
+    let nothing = Refunded { taken: 0, left: possible, left_max: counted, tat: None };
     let taken = hits.min(refundable(state, quota, outstanding, now));
     if taken == 0 {
         return nothing;
@@ -257,7 +261,8 @@ pub fn refund(
         }
     }
     *state = next;
-    Refunded { taken, left: possible - taken, left_max: counted - taken }
+    let tat = if let State::Tat(tat) = state { Some(*tat) } else { None };
+    Refunded { taken, left: possible - taken, left_max: counted - taken, tat }
 }
 
 /// The most hits that a refund takes while these are outstanding.
@@ -304,39 +309,30 @@ impl Mark {
         }
     }
 
-    /// A refund took `taken` hits of the counter. It left the outstanding ones, of which `open` are
-    /// those of this grant and of the ones charged before it, as far as they had not ended; `None`
-    /// for the mark of a grant that had.
-    pub fn refunded(
-        &mut self,
-        quota: &Quota,
-        taken: u64,
-        open: Option<Outstanding>,
-        now: Timestamp,
-    ) {
-        if taken == 0 {
-            return;
-        }
-        self.lower(quota, u32::try_from(taken).unwrap_or(u32::MAX));
-        let (Self::Tat(tat), Some(rate), Some(open)) = (self, Rate::of(quota), open) else {
-            return;
-        };
-        let ends = now.max(open.until);
-        let left = || rate.wait(rate.cost::<u128>(open.hits)?)?.tat(ends);
-        *tat = left().map_or(*tat, |left| left.max(*tat));
+    /// A refund took hits of the counter, which has `later` hits of grants that were charged after
+    /// this one and are not accounted for.
+    pub fn refunded(&mut self, quota: &Quota, refunded: &Refunded, later: u64) {
+        let Refunded { taken: taken @ 1.., tat: left, .. } = *refunded else { return };
+        let (Self::Tat(tat), Some(rate)) = (self, Rate::of(quota)) else { return };
+        let of_before = lowered(*tat, rate, taken);
+        let of_after = left.map(|left| lowered(left, rate, later).min(*tat));
+        *tat = of_after.map_or(of_before, |of_after| of_after.max(of_before));
     }
 
     /// `hits` of a grant of the counter that was charged before this one were given back.
     pub fn lower(&mut self, quota: &Quota, hits: u32) {
         if let (Self::Tat(tat), Some(rate)) = (self, Rate::of(quota)) {
-            let lowered = || {
-                let debt: u128 = rate.debt(Some(*tat), Timestamp::EPOCH)?;
-                let left = debt.saturating_sub(rate.cost(u64::from(hits))?);
-                rate.wait(left)?.tat(Timestamp::EPOCH)
-            };
-            *tat = lowered().unwrap_or(Tat::new(0, 0));
+            *tat = lowered(*tat, rate, u64::from(hits));
         }
     }
+}
+
+fn lowered(tat: Tat, rate: Rate, hits: u64) -> Tat {
+    let lowered = || {
+        let debt: u128 = rate.debt(Some(tat), Timestamp::EPOCH)?;
+        rate.wait(debt.saturating_sub(rate.cost(hits)?))?.tat(Timestamp::EPOCH)
+    };
+    lowered().unwrap_or(Tat::new(0, 0))
 }
 
 /// Whether a grant is charged as if at the end of its term.

@@ -37,6 +37,9 @@ pub struct Ask {
     pub shortest: Span,
 }
 
+/// Hits that were taken off, of each counter.
+pub type GivenBack = SmallVec<[u32; 1]>;
+
 /// Hits that were charged for a node to spend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
@@ -99,9 +102,9 @@ impl Store {
     }
 
     /// Takes off what can be given back of `hits` of a grant with these marks, which will not be
-    /// spent; returns how many, of the counter that gets most back: the marks of other grants have
-    /// to be lowered by no less. `ends` are the terms of all grants and the latest end of those
-    /// of these counters. Nothing if `owns` returns false under the lock.
+    /// spent; returns how many of each counter: a window may get all of them and the bucket beside
+    /// it fewer. `ends` are the terms of all grants and the latest end of those of these counters.
+    /// Nothing if `owns` returns false under the lock.
     pub fn give_back_if(
         &self,
         counters: &[Counter],
@@ -110,18 +113,15 @@ impl Store {
         ends: (Terms, Timestamp),
         now: Timestamp,
         owns: impl FnOnce() -> bool,
-    ) -> u32 {
-        let Some(first) = counters.first() else { return 0 };
+    ) -> GivenBack {
+        let Some(first) = counters.first() else { return GivenBack::new() };
         let mut shard = self.lock_for(first.key);
         if !owns() {
-            return 0;
+            return GivenBack::new();
         }
         let now = shard.instant(now);
         let of_each = counters.iter().zip(marks);
-        of_each
-            .map(|(counter, mark)| shard.give_back(counter, *mark, hits, ends, now))
-            .max()
-            .unwrap_or(0)
+        of_each.map(|(counter, mark)| shard.give_back(counter, *mark, hits, ends, now)).collect()
     }
 }
 

@@ -47,7 +47,7 @@ pub use carried::Carried;
 pub use check::{Checks, SingleCheck, Verdicts};
 pub use copies::{Cursor, MergeOutcome, SnapshotStep, StoredCounter};
 pub use counting_mode::{BEHIND_MAX, LocalActor, SYNC_SLACK_DIVISOR};
-pub use grants::{Ask, Granted, Leased};
+pub use grants::{Ask, GivenBack, Granted, Leased};
 pub use interventions::{INTERVENTIONS_MAX, Intervention, Interventions};
 pub use key::{
     Counter, CounterKind, DescriptorHash, KeyHash, KeyHasher, ParseReservationIdError,

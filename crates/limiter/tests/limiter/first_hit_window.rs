@@ -157,7 +157,7 @@ fn what_is_granted_is_not_drained_and_ends_with_the_window() {
     assert_eq!(refused.retry, Retry::After(Span::from_millis(200)));
     let ends = (terms, at(1_000));
     let give_back =
-        |now| store.give_back_if(&[counter], &granted.marks, 30, ends, at(now), || true);
+        |now| store.give_back_if(&[counter], &granted.marks, 30, ends, at(now), || true)[0];
     assert_eq!(give_back(999), 30);
     assert_eq!(plain(&store, counter, 0, 999), (true, 30));
     assert_eq!(give_back(1_000), 0, "the window is over");
@@ -184,7 +184,7 @@ fn neither_a_refused_request_nor_hits_that_come_back_end_a_window_earlier() {
     let granted = charged(short, 1, 4_000).granted.expect("there is room");
     assert_eq!((plain(&store, day, 50, 4_500), granted.hits), ((true, 39), 10));
     let ends = (terms, at(5_000));
-    let back = |now| store.give_back_if(&[short], &granted.marks, 5, ends, at(now), || true);
+    let back = |now| store.give_back_if(&[short], &granted.marks, 5, ends, at(now), || true)[0];
     assert_eq!((back(4_600), back(8_000)), (5, 5), "also when the shorter one is over");
     assert_eq!(plain(&store, day, 0, 80_000_000), (true, 49));
 }
