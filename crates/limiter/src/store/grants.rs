@@ -215,6 +215,7 @@ impl Shard {
                     expires_after_refund(slot, quota);
                     queues.enqueue_strict(slot);
                     queues.enqueue_snapshot(slot);
+                    refunded.tat = now_refunded.tat;
                 }
                 refunded.taken = refunded.taken.saturating_add(now_refunded.taken);
                 refunded.left = refunded.left.saturating_add(now_refunded.left);

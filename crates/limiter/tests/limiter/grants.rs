@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use tidegate_limiter::engine::grant::{self, Mark, Offer, Outstanding, Terms};
-use tidegate_limiter::engine::{self, State};
+use tidegate_limiter::engine::{self, State, Tat};
 use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
 use tidegate_limiter::store::{Ask, Counter, Granted, KeyHash, OnFull, Options, Store};
 use tidegate_limiter::units::{Hits, Span, Timestamp};
@@ -447,6 +447,20 @@ fn of_an_idle_bucket_what_one_term_is_worth_is_not_given_back() {
     let later = START.plus(Span::from_millis(6));
     let ends = (NEAR, START.plus(term));
     assert_eq!(grant::give_back(&mut state, &quota, mark, 16, ends, later), 15);
+}
+
+/// By which the marks of grants are set.
+#[test]
+fn a_refund_at_the_store_says_where_it_left_a_bucket() {
+    let quota = Quota::simple(Algorithm::Gcra, 100, Span::from_secs(1)).expect("valid");
+    let counter = Counter { key: KeyHash { token: 7, tag: 2 }, quota };
+    let store = Store::new(Options { keys_max: 64, on_full: OnFull::Refuse, shards: Some(1) });
+    let hits = [40, -10].map(Hits::new);
+    let outstanding = [Outstanding { hits: 5, until: START }];
+    let made = store.check_leased_if(&[counter], &hits, None, &outstanding, START, || true);
+    let refunded = made.expect("owned").refunded[0];
+    assert_eq!((refunded.taken, refunded.left), (10, 0));
+    assert_eq!(refunded.tat, Some(Tat::new(START.plus(Span::from_millis(300)).as_nanos(), 0)));
 }
 
 /// A window that is over gets nothing back, and the bucket beside it does. The marks of later
