@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
-use tidegate_cluster::agreed_time;
+use tidegate_cluster::agreed_time_by;
 use tidegate_cluster::environment::{Clock, Entropy};
 use tidegate_cluster::mesh::wire::Reply;
 use tidegate_cluster::mesh::{Mesh, Peer};
@@ -289,7 +289,7 @@ impl Issuer {
     }
 
     fn time(&self) -> Timestamp {
-        agreed_time(&self.mesh)
+        agreed_time_by(&*self.clock, &self.mesh)
     }
 }
 

@@ -11,19 +11,25 @@ use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::clock_offsets;
 use tidegate_ownership::identity::NodeId;
 
+use crate::environment::Clock;
 use crate::mesh::Mesh;
 use crate::pki::Role;
 
 /// The median of the system clocks. Of two machines each takes its own.
 pub fn agreed_time(mesh: &Mesh) -> Timestamp {
-    at(mesh, agreed(&offsets(mesh, None)))
+    agreed_time_by(&*mesh.clock, mesh)
+}
+
+/// The same by a clock of this machine, from which that of others is as far as from the mesh's.
+pub fn agreed_time_by(clock: &dyn Clock, mesh: &Mesh) -> Timestamp {
+    at(clock, agreed(&offsets(mesh, None)))
 }
 
 /// The two middle times, the earlier one first, without that of `except`. Where the number of
 /// clocks is even they may differ, and nothing says which of them is right.
 pub fn middle_times(mesh: &Mesh, except: Option<&NodeId>) -> [Timestamp; 2] {
     let (below, above) = clock_offsets::middle(&offsets(mesh, except));
-    [below, above].map(|offset| at(mesh, offset))
+    [below, above].map(|offset| at(&*mesh.clock, offset))
 }
 
 fn offsets(mesh: &Mesh, except: Option<&NodeId>) -> Vec<i64> {
@@ -32,8 +38,8 @@ fn offsets(mesh: &Mesh, except: Option<&NodeId>) -> Vec<i64> {
     cores.map(|peer| peer.offset_ns(&*mesh.clock)).collect()
 }
 
-fn at(mesh: &Mesh, offset: i64) -> Timestamp {
-    Timestamp::from_nanos(mesh.clock.system().as_nanos().saturating_add_signed(offset))
+fn at(clock: &dyn Clock, offset: i64) -> Timestamp {
+    Timestamp::from_nanos(clock.system().as_nanos().saturating_add_signed(offset))
 }
 
 /// Of two middle offsets that which is nearer to our own: a single peer does not decide.
