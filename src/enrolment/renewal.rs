@@ -104,11 +104,9 @@ impl Renewal {
             return Err("tls.cert or tls.key is not set".to_owned());
         };
         if cert == key {
-            return Err(
-                "tls.cert and tls.key are one file, of which only half would be replaced: \
-                        give each a file of its own"
-                    .to_owned(),
-            );
+            let text = "tls.cert and tls.key are one file, of which only half would be replaced: \
+                        give each a file of its own";
+            return Err(text.to_owned());
         }
         let new_key = NewKey::generate().map_err(|error| error.to_string())?;
         let request = new_key.request().map_err(|error| error.to_string())?;

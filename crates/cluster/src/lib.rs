@@ -12,7 +12,7 @@
 //! | [`per_address`] | a bound on what one remote address holds at once |
 //! | [`ticks`] | timers of one node that expire together |
 //! | [`mesh`] | QUIC connections, the wire format, calls |
-//! | [`agreed_time`] | the time that most machines show |
+//! | `agreed_time` | the time that most machines show |
 //! | [`encoding`] | values as bytes |
 //! | [`consensus`] | agreeing on the cluster map, and what a node keeps of it |
 //! | [`membership`] | the cluster map in force: founding, joining, leaving, proposing changes |

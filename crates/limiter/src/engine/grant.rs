@@ -58,12 +58,13 @@
 //! then. How many of them have passed is known when they are given back or have ended: what a
 //! refund could not take for their sake it may take later.
 //!
-//! It takes hits that were charged after a grant, or before it, which nobody knows. If before, the
+//! A refund does not say whether its hits were charged before a grant or after it. If before, the
 //! mark is lower by as many. If after, it stays, as long as the `O` that the refund leaves is no
-//! lower than the mark and the hits of the grants after it: these may be given back, and what later
-//! terms raise is judged by the mark. The mark is the larger one of both. *Example*: three grants
-//! of 4 are charged, and 40 hits pass after them. A refund of 40 leaves 12 beyond the end of the
-//! last grant, so that the marks stay, and each of the three can be given back.
+//! lower than the mark and the hits of later grants together: these may be given back, and what
+//! later terms raise is judged by the mark. Both are safe, so the mark becomes the larger one.
+//! *Example*: three grants of 4 are charged, and 40 hits pass after them. A refund of 40 leaves 12
+//! beyond the end of the last grant, so that the marks stay, and each of the three can be given
+//! back.
 //!
 //! # Bound
 //!
