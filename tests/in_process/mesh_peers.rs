@@ -100,6 +100,46 @@ async fn a_bumped_generation_reaches_peers() {
     a.calls(&b).await;
 }
 
+/// What is in flight when a connection is replaced ends on it, and both ends have the new one
+/// before the old one is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_is_replaced_without_a_call_that_fails() {
+    let authority = authority();
+    let (a, b) = (Side::start(&authority, "a", 1).await, Side::start(&authority, "b", 1).await);
+    b.joins(&a).await;
+    for _ in 0..3 {
+        // Connections that follow each other faster than this are closed at once.
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        let admitted = a.mesh.counters.admitted.load(Ordering::Relaxed);
+        b.mesh.replace_identity(identity(&authority, &authority, "b", "eu")).unwrap();
+        let replaced = || a.mesh.counters.admitted.load(Ordering::Relaxed) > admitted;
+        tokio::time::timeout(TIMEOUT, async {
+            while !replaced() || b.mesh.connections_to_renew() > 0 {
+                tokio::join!(a.calls(&b), b.calls(&a));
+            }
+        })
+        .await
+        .expect("the connection is replaced");
+        tokio::join!(a.calls(&b), b.calls(&a));
+        assert_eq!((a.mesh.peers().len(), b.mesh.peers().len()), (1, 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replaced_connection_answers_what_is_in_flight_and_is_closed() {
+    let authority = authority();
+    let a = Side::start(&authority, "a", 1).await;
+    let (peer, old) = mute_peer(&authority, &a).await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let new = peer.dial(a.mesh.advertise).await.unwrap();
+    let answer = send_hello(&new, &peer.hello("test", "mute", SECRET)).await;
+    assert!(matches!(answer, Some(HelloReply::Welcome(_))), "{answer:?}");
+    let answer = exchange(&old, &frame(&Numbered { id: 5, body: ping() })).await;
+    assert!(answer.is_some(), "it is closed already");
+    assert!(tokio::time::timeout(TIMEOUT, old.closed()).await.is_ok(), "it is never closed");
+    assert!(new.close_reason().is_none());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_leaves_is_gone_at_once() {
     let authority = authority();

@@ -129,6 +129,8 @@ const _: () = assert!(
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Dials waiting to start. At the bound a request is dropped; membership repeats it.
 const DIAL_REQUESTS_MAX: usize = 1_024;
+/// A connection that another one has replaced is closed after this time.
+const REPLACED_CLOSES_AFTER: Duration = Duration::from_millis(500);
 /// Cores that an edge is connected to. At the bound the one that it has not called for longest is
 /// let go, if that is longer than [`LETS_GO_AFTER`].
 const EDGE_PEERS_MAX: usize = 64;
@@ -537,7 +539,7 @@ impl Mesh {
             }
             Admission::Admitted { replaced } => {
                 for old in replaced {
-                    old.connection.close(close_code::REPLACED, b"replaced");
+                    close_replaced(old, &peer);
                 }
                 // Checked after the registration: a later bump closes all registered connections.
                 if self.options.incarnation.generation() != generation {
@@ -604,6 +606,20 @@ impl Mesh {
             highest_seen,
         }
     }
+}
+
+/// Closes `old`, which `new` has replaced: what is in flight on it ends first. Its other end may
+/// hear of the close before it hears that `new` is established, and would have no connection then.
+fn close_replaced(old: Arc<Peer>, new: &Peer) {
+    let close = |old: &Peer| old.connection.close(close_code::REPLACED, b"replaced");
+    // At most one for each peer waits to be closed.
+    if old.generation != new.generation || old.age() < REPLACED_CLOSES_AFTER {
+        return close(&old);
+    }
+    tokio::spawn(async move {
+        tokio::time::sleep(REPLACED_CLOSES_AFTER).await;
+        close(&old);
+    });
 }
 
 /// What a connection began with.

@@ -3,7 +3,7 @@
 //! New connections use the new ones ([`Mesh::replace_identity`]). Open connections follow:
 //!
 //! - With another certificate this node dials each peer again. Both replace the connection before
-//!   by the new one once that is established, so calls go on.
+//!   by the new one once that is established, and close it half a second later, so calls go on.
 //! - A connection whose peer's certificate has expired, or whose authority is not trusted any more,
 //!   is closed, within [`CHECK_INTERVAL`]; one whose peer's certificate is revoked, at once.
 
