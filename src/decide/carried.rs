@@ -45,7 +45,7 @@ use tidegate_limiter::units::{Hits, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId, node_actor};
 use tidegate_rules::book::Rule;
 use tidegate_rules::stats::RuleStats;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::blocked_by_hand;
 use super::check::{Decide, VerdictSource};
@@ -551,7 +551,8 @@ impl Decider {
                 break;
             }
             sleep_until(next).await;
-            let Some(peer) = mesh.peer(&broken.id) else { continue };
+            let connected = timeout_at(deadline, mesh.reconnect(broken)).await;
+            let Ok(Some(peer)) = connected else { continue };
             if peer.generation != broken.generation {
                 break;
             }

@@ -357,7 +357,7 @@ impl Decider {
         let pauses = exponential(RECONNECT_MIN, RECONNECT_MAX).build();
         for pause in pauses.take(ATTEMPTS_MAX as usize) {
             search.wait(pause).await?;
-            let Some(peer) = search.mesh.peer(&broken.id) else { continue };
+            let Some(peer) = search.reconnected(broken).await else { continue };
             if peer.generation != broken.generation {
                 // The count of the old incarnation is lost, or survives at its replicas: another
                 // attempt might count a second time.

@@ -113,6 +113,11 @@ impl<'a> OwnerSearch<'a> {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
+    /// The connection to the node that `broken` was connected to, which an edge opens anew.
+    pub(super) async fn reconnected(&self, broken: &Peer) -> Option<Arc<Peer>> {
+        timeout_at(self.deadline, self.mesh.reconnect(broken)).await.ok()?
+    }
+
     /// The connection to `target`, which an edge opens now.
     async fn connected(&self, target: &NodeId, topology: &Topology) -> Option<Arc<Peer>> {
         if self.mesh.role == Role::Core {

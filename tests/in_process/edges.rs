@@ -93,6 +93,30 @@ async fn admitted(nodes: &[&Node], key: &str, value: &str, checks: usize) -> usi
     admitted
 }
 
+/// The core closes the connection, as only edges dial. No other check dials in place of this one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edge_sends_a_check_again_whose_owner_has_another_certificate() {
+    let authority = authority();
+    let cores = cluster_under(&authority, &CORES, RULES, |_| {}).await;
+    let edge = edges(&authority, &cores, &["e"]).await.remove(0);
+    for value in 0..20 {
+        let key = format!("user-{value}");
+        let (core, (id, region)) = (&cores[value % cores.len()], CORES[value % CORES.len()]);
+        let replaces = async {
+            let again = identity(&authority, &authority, id, region);
+            core.mesh().replace_identity(again).unwrap();
+        };
+        let checks = async {
+            for _ in 0..30 {
+                let answer = edge.check("strict", &key).await;
+                assert_eq!((source(&answer), answer.allowed), (VerdictSource::Owner, true));
+            }
+        };
+        tokio::join!(checks, replaces);
+        assert!(!edge.check("strict", &key).await.allowed, "each check counts");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn edges_decide_with_the_cores_and_are_in_no_map() {
     let authority = authority();

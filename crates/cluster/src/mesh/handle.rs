@@ -285,9 +285,19 @@ impl Mesh {
             }
             self.request_dial(addr);
             if !self.registry.is_dialing(addr) {
-                return None;
+                // A dial of before may have ended well meanwhile.
+                return self.peer(id);
             }
             let _ = tokio::time::timeout(CONNECT_POLL, admitted).await;
+        }
+    }
+
+    /// The connection to the node that `broken` was connected to, which an edge opens anew.
+    /// Cancel-safe.
+    pub async fn reconnect(&self, broken: &Peer) -> Option<Arc<Peer>> {
+        match self.role {
+            Role::Core => self.peer(&broken.id),
+            Role::Edge => self.connect(&broken.id, broken.advertise).await,
         }
     }
 
@@ -449,8 +459,9 @@ impl Mesh {
         drop(permits);
         match exchanged {
             Ok((connection, (hello, role))) => {
-                let dialer = hello.node.clone();
-                let began = Began { dialer, role, generation, credentials: credentials.number };
+                let (dialer, dialed) = (hello.node.clone(), None);
+                let credentials = credentials.number;
+                let began = Began { dialer, dialed, role, generation, credentials };
                 self.establish(connection, hello, began, service).await;
             }
             Err(error) => {
@@ -478,22 +489,17 @@ impl Mesh {
             let hello = hello::dial(&connection, own, expected).await;
             close_if_refused(connection, hello)
         };
-        let exchanged = exchange.await;
-        self.registry.dial_ended(
-            addr,
-            match &exchanged {
-                Ok((_, hello)) => DialOutcome::Answered(&hello.node),
-                Err(HelloError::RefusedByPeer(Refusal::Own)) => DialOutcome::Own,
-                Err(_) => DialOutcome::Failed,
-            },
-        );
-        match exchanged {
+        match exchange.await {
             Ok((connection, hello)) => {
                 let (dialer, role) = (self.options.incarnation.node().clone(), Role::Core);
-                let began = Began { dialer, role, generation, credentials: credentials.number };
+                let (credentials, dialed) = (credentials.number, Some(addr));
+                let began = Began { dialer, dialed, role, generation, credentials };
                 self.establish(connection, hello, began, service).await;
             }
             Err(error) => {
+                let reached_itself = matches!(error, HelloError::RefusedByPeer(Refusal::Own));
+                let outcome = if reached_itself { DialOutcome::Own } else { DialOutcome::Failed };
+                self.registry.dial_ended(addr, outcome);
                 count(&self.counters.dials_failed, 1);
                 // A refusal that names a higher generation means that our clock was set back.
                 if let HelloError::RefusedByPeer(Refusal::Generation(highest_seen)) = &error {
@@ -528,12 +534,17 @@ impl Mesh {
         if let Some(highest_seen) = hello.highest_seen {
             self.options.incarnation.bump(highest_seen);
         }
-        let Began { dialer, role, generation, credentials } = began;
+        let Began { dialer, dialed, role, generation, credentials } = began;
         let (peer, queues) =
             Peer::new(connection, (&hello, role), self.versions, dialer, credentials);
         peer.record_clocks(hello.clock, None, self.clock.monotonic());
         let peer = Arc::new(peer);
-        match self.registry.admit(peer.clone()) {
+        let admission = self.registry.admit(peer.clone());
+        // Not before: one that waits for the connection takes a dial that has ended for a failure.
+        if let Some(addr) = dialed {
+            self.registry.dial_ended(addr, DialOutcome::Answered(&peer.id));
+        }
+        match admission {
             Admission::Surplus => {
                 peer.connection.close(close_code::REPLACED, b"one connection is enough");
             }
@@ -625,6 +636,8 @@ fn close_replaced(old: Arc<Peer>, new: &Peer) {
 /// What a connection began with.
 struct Began {
     dialer: NodeId,
+    /// The address that this node dialed.
+    dialed: Option<SocketAddr>,
     /// Of the peer.
     role: Role,
     /// That of our hello.
