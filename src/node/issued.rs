@@ -4,7 +4,7 @@
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidegate_cluster::pki::{Bearer, REVOCATIONS_MAX, RevokeError};
-use tidegate_cluster::{agreed_time, middle_times, revocations};
+use tidegate_cluster::{agreed_time_without, middle_times, revocations};
 use tidegate_limiter::units::Span;
 use tidegate_ownership::identity::NodeId;
 
@@ -73,7 +73,8 @@ impl Certificates for View {
                 )));
             }
             let connected = mesh.peer(&id).and_then(|peer| peer.admitted_at());
-            let now = agreed_time(mesh);
+            // The clock of the node itself has no say in this: a thief may set it.
+            let now = agreed_time_without(mesh, &id);
             let [_, late] = middle_times(mesh, Some(&id));
             let behind = late.since(now);
             if behind > CLOCKS_APART_MAX {

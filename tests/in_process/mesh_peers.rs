@@ -18,6 +18,7 @@ use tidegate_cluster::mesh::{
     UNREACHABLE_AFTER,
 };
 use tidegate_cluster::pki::Authority;
+use tidegate_cluster::{agreed_time, agreed_time_without};
 use tidegate_limiter::units::{Span, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::standstill::ClockReading;
@@ -474,6 +475,32 @@ impl Service for Counting {
     fn malformed(&self, _: &NodeId) {
         self.malformed.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// A thief may set the clock of the node that it has: the order to revoke that node goes by the
+/// clocks of the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_time_of_a_revocation_is_that_of_the_other_machines() {
+    let authority = authority();
+    let a = Side::start(&authority, "a", 1).await;
+    let (environment, _) = system_environment();
+    let own = environment.clock.system();
+    let mut connections = Vec::new();
+    for name in ["b", "thief"] {
+        let peer = RawPeer::with(&identity(&authority, &authority, name, "eu"));
+        let connection = peer.dial(a.mesh.advertise).await.unwrap();
+        let clock = own.minus(Span::from_secs(120));
+        let hello = Hello { clock, ..peer.hello("test", name, SECRET) };
+        let answer = send_hello(&connection, &hello).await;
+        assert!(matches!(answer, Some(HelloReply::Welcome(_))), "{answer:?}");
+        connections.push((peer, connection));
+    }
+    eventually("both are admitted", TIMEOUT, || a.mesh.peers().len() == 2).await;
+    let thief = NodeId::new("thief").unwrap();
+    let behind = |time: Timestamp| environment.clock.system().since(time);
+    assert!(behind(agreed_time(&a.mesh)) > Span::from_secs(110), "most are behind");
+    let without = behind(agreed_time_without(&a.mesh, &thief));
+    assert!(without < Span::from_secs(10), "of two a node takes its own: {without}");
 }
 
 /// The refusal names the generation that the peer has to exceed.

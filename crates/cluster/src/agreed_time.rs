@@ -20,7 +20,12 @@ pub fn agreed_time(mesh: &Mesh) -> Timestamp {
     agreed_time_by(&*mesh.clock, mesh)
 }
 
-/// The same by a clock of this machine, from which that of others is as far as from the mesh's.
+/// The same without the clock of this core, if it is connected.
+pub fn agreed_time_without(mesh: &Mesh, except: &NodeId) -> Timestamp {
+    at(&*mesh.clock, agreed(&offsets(mesh, Some(except))))
+}
+
+/// The median by a clock of this machine, from which that of others is as far as from the mesh's.
 pub fn agreed_time_by(clock: &dyn Clock, mesh: &Mesh) -> Timestamp {
     at(clock, agreed(&offsets(mesh, None)))
 }

@@ -4,11 +4,17 @@
 //! set back between two starts of the node.
 //!
 //! Of two processes that run under one id, one ends. The cluster map says which: a process that was
-//! a member and finds another run of its id in a newer map ([`Incarnation::displaced_by`]). Where
-//! no map tells them apart they bump their generations in turn, and one that has done so more than
-//! [`BUMPS_MAX`] times ends.
+//! a member and finds another run of its id in a newer map ([`Incarnation::displaced_by`]). Until
+//! it does they bump their generations in turn. A process that is a member goes on; another one
+//! that has bumped its own more than [`BUMPS_MAX`] times ends, unless it becomes a member or is
+//! left alone meanwhile. Of two that are no members each waits for an odd number of [`ROUND`]s that
+//! comes from the instant of its start, so that seven of eight times not both end.
+//!
+//! *Example*: both have bumped six times. One waits for three rounds and the other for nine. The
+//! first ends after 6 s; the other bumps nothing in its fifth round at the latest, and goes on.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tidegate_limiter::engine::ActorId;
 use tidegate_limiter::units::Timestamp;
@@ -19,22 +25,34 @@ use tokio_util::sync::CancellationToken;
 
 /// Bumps after which a duplicate id is more likely than a clock that was set back. One set-back
 /// clock needs a few, because each peer may have seen a different generation.
-pub const BUMPS_MAX: u32 = 5;
+const BUMPS_MAX: u32 = 5;
+/// In which a process that runs beside another one bumps its generation: they do about once a
+/// second, when peers are dialed again.
+const ROUND: Duration = Duration::from_secs(2);
+/// How many numbers of rounds there are, two apart: processes that do not end in the same round or
+/// the next notice that they are alone.
+const PATIENCES: u64 = 8;
 
 #[derive(Debug)]
 pub struct Incarnation {
     node: NodeId,
     generation: watch::Sender<Generation>,
-    bumps: AtomicU32,
-    duplicate_id: CancellationToken,
+    /// Since the process was last alone under its id.
+    bumps: watch::Sender<u32>,
+    /// Before it ends.
+    rounds: u64,
+    is_member: AtomicBool,
+    displaced: CancellationToken,
 }
 
 impl Incarnation {
     /// An incarnation of `node` that starts at `now`.
     pub fn new(node: NodeId, now: Timestamp) -> Self {
         let (generation, _) = watch::channel(Generation(now.as_nanos() / 1_000_000));
-        let (bumps, duplicate_id) = (AtomicU32::new(0), CancellationToken::new());
-        Self { node, generation, bumps, duplicate_id }
+        let (bumps, _) = watch::channel(0);
+        let rounds = 1 + 2 * (now.as_nanos() / 1_000 % PATIENCES);
+        let (is_member, displaced) = (AtomicBool::new(false), CancellationToken::new());
+        Self { node, generation, bumps, rounds, is_member, displaced }
     }
 
     pub fn node(&self) -> &NodeId {
@@ -59,8 +77,8 @@ impl Incarnation {
             }
             is_newer
         });
-        if has_grown && self.bumps.fetch_add(1, Ordering::Relaxed) >= BUMPS_MAX {
-            self.duplicate_id.cancel();
+        if has_grown {
+            self.bumps.send_modify(|bumps| *bumps = bumps.saturating_add(1));
         }
     }
 
@@ -75,7 +93,12 @@ impl Incarnation {
             node = %self.node, member = member.id.0, addr = %member.addr,
             "another process runs under this node's id and has taken its place in the cluster map"
         );
-        self.duplicate_id.cancel();
+        self.displaced.cancel();
+    }
+
+    /// Whether this run is a member of the map in force.
+    pub fn is_in_map(&self, is_member: bool) {
+        self.is_member.store(is_member, Ordering::Relaxed);
     }
 
     /// Notifies when the generation changes.
@@ -83,9 +106,36 @@ impl Incarnation {
         self.generation.subscribe()
     }
 
-    /// Completes when another node runs under this id. Cancel-safe.
+    /// Completes when another node runs under this id, and goes on in place of this one.
     pub async fn duplicate_id(&self) {
-        self.duplicate_id.cancelled().await;
+        tokio::select! {
+            () = self.displaced.cancelled() => {}
+            () = self.gives_way() => {}
+        }
+    }
+
+    async fn gives_way(&self) {
+        let mut bumps = self.bumps.subscribe();
+        // Its sender lives as long as this.
+        while bumps.wait_for(|bumps| *bumps > BUMPS_MAX).await.is_ok() {
+            if self.is_left_alone().await {
+                self.bumps.send_replace(0);
+            } else if !self.is_member.load(Ordering::Relaxed) {
+                return;
+            }
+        }
+    }
+
+    /// Whether the generation is not bumped in one of the rounds.
+    async fn is_left_alone(&self) -> bool {
+        for _ in 0..self.rounds {
+            let before = *self.bumps.borrow();
+            tokio::time::sleep(ROUND).await;
+            if *self.bumps.borrow() == before {
+                return true;
+            }
+        }
+        false
     }
 }
 
@@ -108,17 +158,55 @@ mod tests {
         }
     }
 
-    #[test]
-    fn two_nodes_with_one_id_report_a_duplicate() {
-        let (one, other) = (start(), start());
-        for _ in 0..=BUMPS_MAX {
-            other.bump(one.generation());
-            other.renew();
-            one.bump(other.generation());
+    /// Whether each of two ends that bump their generations in turn, once a second.
+    async fn end_beside_each_other(processes: [&Incarnation; 2]) -> [bool; 2] {
+        let [one, other] = processes;
+        let (mut one_ends, mut other_ends) =
+            (Box::pin(one.duplicate_id()), Box::pin(other.duplicate_id()));
+        let mut ended = [false; 2];
+        for turn in 0..120 {
+            if ended == [false; 2] {
+                let (bumped, by) = if turn % 2 == 0 { (one, other) } else { (other, one) };
+                bumped.bump(Generation(by.generation().0 + 1));
+            }
+            tokio::select! {
+                () = &mut one_ends, if !ended[0] => ended[0] = true,
+                () = &mut other_ends, if !ended[1] => ended[1] = true,
+                () = tokio::time::sleep(Duration::from_millis(500)) => {}
+            }
         }
-        assert!(one.duplicate_id.is_cancelled());
+        ended
+    }
+
+    fn start_at(micros: u64) -> Incarnation {
+        let now = Timestamp::from_nanos(1_000_000_000 + micros * 1_000);
+        Incarnation::new(NodeId::new("n1").expect("valid"), now)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_two_that_are_no_members_one_ends() {
+        for (one, other) in (0..PATIENCES).flat_map(|one| (0..one).map(move |other| (one, other))) {
+            let ended = end_beside_each_other([&start_at(one), &start_at(other)]).await;
+            assert_eq!(ended, [false, true], "{one} and {other}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_member_goes_on_whichever_waits_longer() {
+        for micros in 0..PATIENCES {
+            let (member, other) = (start(), start_at(micros));
+            member.is_in_map(true);
+            assert_eq!(end_beside_each_other([&member, &other]).await, [false, true], "{micros}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_was_set_back_ends_nothing() {
         let once = start();
-        once.bump(Generation(9_000));
-        assert!(!once.duplicate_id.is_cancelled());
+        for seen in 0..10 {
+            once.bump(Generation(9_000 + 10 * seen));
+        }
+        let waits = tokio::time::timeout(Duration::from_secs(3_600), once.duplicate_id()).await;
+        assert!(waits.is_err(), "no other process bumps it again");
     }
 }

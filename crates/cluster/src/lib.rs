@@ -49,7 +49,7 @@ pub mod revocations;
 pub mod sync;
 pub mod ticks;
 
-pub use agreed_time::{agreed_time, agreed_time_by, middle_times};
+pub use agreed_time::{agreed_time, agreed_time_by, agreed_time_without, middle_times};
 pub use comparison::Announced;
 
 /// Adds to a statistic. Relaxed: statistics order nothing.

@@ -690,7 +690,11 @@ impl Membership {
                 state.incoming = None;
             }
             state.founding = None;
-            if self.is_in(&map) {
+            let is_in = self.is_in(&map);
+            if self.options.group == Group::Region {
+                self.incarnation.is_in_map(is_in);
+            }
+            if is_in {
                 let first = state.admitted_at.map_or(map.epoch, |first| first.min(map.epoch));
                 state.admitted_at = Some(first);
             } else if self.options.group == Group::Region
