@@ -704,10 +704,11 @@ impl Decider {
         let owns = || self.decides_since(rule.scope, key.token, since);
         let resets = check.resets && unknown.until.is_none();
         let place = if resets { waiting_refunds.place() } else { None };
+        let limits = rule.limits(check);
         let charged = grant_ledger.enter(counters, None, now, |_, known| {
             // A reset takes what an earlier one was going to take.
-            let known = if check.resets { known.outstanding.clone() } else { known.of_refund() };
-            let outstanding = unknown.beside(counters, &known);
+            let granted = if check.resets { known.outstanding.clone() } else { known.of_refund() };
+            let outstanding = unknown.beside(counters, &granted);
             let outstanding = outstanding.first().copied().unwrap_or_default();
             let (result, refunded) =
                 node.store.check_carried_beside_if(check, outstanding, now, owns)?;
@@ -718,8 +719,11 @@ impl Decider {
                 (true, true) => Reset::BesideGrants,
             };
             let is_refused = !result.allowed;
-            Some(Charged { is_refused, refunded, reset, ..Charged::of(result) })
+            let each = refunded.iter().copied().enumerate();
+            let left = if resets { None } else { self.note_left(&limits, each, known, now) };
+            Some(Charged { is_refused, refunded, reset, ..Charged::of((result, left)) })
         })?;
+        let (verdict, left) = charged.result;
         if of_others.until.is_some() {
             self.recall_from_all(key, check.resets);
         }
@@ -727,12 +731,12 @@ impl Decider {
             // Of an owner before this node.
             self.reset_held(key);
             let place = place.filter(|_| charged.reset == Reset::BesideGrants);
-            self.after_reset(&rule.limits(check), &charged.refunded, unknown, place, now);
+            self.after_reset(&limits, left, unknown, place, now);
         } else {
-            self.refund_later(&rule.limits(check), &charged.refunded, unknown, now);
+            self.take_later(&limits, left, unknown, now);
         }
         self.announce_carried(check, rule.scope);
-        Some(charged.result)
+        Some(verdict)
     }
 
     /// After a check that may let others pass: every node forgets what it cached.

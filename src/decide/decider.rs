@@ -436,6 +436,8 @@ impl Decider {
                 }
                 verdicts
             })
+        } else if self.refunds_beside_grants(&[hits]) {
+            self.decide_each_if_owned(&check.limits(), &[hits], now)
         } else {
             self.decide_if_owned(rule.scope, counters, hits, now)
         };

@@ -9,11 +9,15 @@
 //!   refuses by itself from then on (`negative_cache.rs`), so it is told when hits of the key are
 //!   given back.
 //! - *Outstanding* until then: what is granted may have been spent or not, so a refund takes none
-//!   of it.
+//!   of it. What it would have taken waits, and of that as much is dropped as comes back unspent
+//!   ([`waiting_refunds`](super::waiting_refunds)).
 //! - *Reset*: what is spent of a grant that was made before the limit was reset is taken off, too,
 //!   when it is known how much that is.
 //! - *Ended*: an entry is kept for a term after the end of the grant, so that what was given back
 //!   at the last moment still counts.
+//!
+//! Grants are kept by descriptor, each with the counters that it was charged to: a reload may have
+//! put its limits into another order, or others beside them.
 //!
 //! One lock spans the charge of a grant and its entry, a reset and the entries from before it, and
 //! another grant that is given back and the marks of those beside it ([`Mark`]): a mark is never
@@ -27,7 +31,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_limiter::engine::grant::{Mark, Outstanding, Refunded};
-use tidegate_limiter::quota::Quota;
 use tidegate_limiter::store::{Counter, GivenBack, Granted, KeyHash};
 use tidegate_limiter::units::Timestamp;
 use tidegate_ownership::identity::{Generation, NodeId};
@@ -35,8 +38,8 @@ use tidegate_ownership::identity::{Generation, NodeId};
 /// Grants that are kept, of all keys.
 const ENTRIES_MAX: usize = 65_536;
 const SHARDS: usize = 64;
-/// Keys that a grant looks at for entries that have ended.
-const SWEEP_KEYS: usize = 4;
+/// Descriptors that a grant looks at for entries that have ended.
+const SWEEP_DESCRIPTORS: usize = 4;
 
 /// One incarnation of a node that holds grants.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,23 +56,23 @@ pub(super) struct GrantLedger {
 
 #[derive(Clone, Debug, Default)]
 struct Shard {
-    /// By the first counter of their limits. Those of one descriptor are beside each other: a
-    /// reload may have put another limit first.
-    keys: BTreeMap<KeyHash, OfKey>,
-    /// Keys in the order in which they are looked at.
-    sweep: VecDeque<KeyHash>,
+    /// By the token of the descriptor.
+    descriptors: BTreeMap<u64, OfDescriptor>,
+    /// Descriptors in the order in which they are looked at.
+    sweep: VecDeque<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct OfKey {
+struct OfDescriptor {
     /// In the order in which they were charged.
     entries: SmallVec<[Entry; 4]>,
     /// The latest end of all grants, also of those that were given back.
     granted_until: Timestamp,
-    /// A node was refused since hits of the key were last given back.
+    /// A node was refused since hits were last given back.
     is_refused: bool,
-    /// Spent, as far as is known, of grants that were made before a reset.
-    spent_before_reset: u64,
+    /// Spent, as far as is known, of grants that were made before a reset; by the tag of the
+    /// counter.
+    spent_before_reset: BTreeMap<u64, u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -78,11 +81,21 @@ struct Entry {
     /// Unique among the grants of the holder.
     id: u64,
     hits: u32,
-    marks: SmallVec<[Mark; 1]>,
+    /// The first is that by which its holder knows it.
+    counters: SmallVec<[OfCounter; 1]>,
     kept_until: Timestamp,
     is_recalled: bool,
     /// The limit was reset after it was made.
     is_before_reset: bool,
+}
+
+/// A counter that a grant was charged to.
+#[derive(Clone, Copy, Debug)]
+struct OfCounter {
+    tag: u64,
+    mark: Mark,
+    /// A refund waits until it is known what of the grant was spent.
+    is_awaited: bool,
 }
 
 /// What is counted of a key beside what may be given back.
@@ -90,8 +103,12 @@ struct Entry {
 pub(super) struct Beside {
     /// Of each counter, what is granted and can still be given back; empty if nothing is.
     pub(super) outstanding: SmallVec<[Outstanding; 1]>,
-    /// What a reset is going to take off the first counter.
+    /// Of each counter, the hits of that which no refund waits for yet; empty if there are none.
+    pub(super) unawaited: SmallVec<[u64; 1]>,
+    /// What a reset is going to take off the first counter, as far as it is known.
     spent_before_reset: u64,
+    /// The most that it is going to take.
+    pub(super) may_be_spent_before_reset: u64,
 }
 
 /// What a charge came to.
@@ -124,6 +141,19 @@ impl<T> Charged<T> {
     }
 }
 
+/// A grant that is given back.
+#[derive(Debug)]
+pub(super) struct Returned<'a> {
+    /// One per counter.
+    pub(super) marks: &'a [Mark],
+    /// The latest end of all grants of the descriptor.
+    pub(super) granted_until: Timestamp,
+    /// Not spent.
+    pub(super) hits: u32,
+    /// Counters of which a refund waits for what becomes of the grant.
+    pub(super) awaited: &'a [KeyHash],
+}
+
 /// What was taken back of a grant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TakenBack {
@@ -144,44 +174,44 @@ impl GrantLedger {
         charge: impl FnOnce(bool, &Beside) -> Option<Charged<T>>,
     ) -> Option<Charged<T>> {
         let key = counters.first()?.key;
-        let mut shard = self.shard(key).lock();
+        let mut shard = self.shard(key.token).lock();
         self.sweep(&mut shard, now);
         let has_room = to.is_some() && self.entries.load(Ordering::Relaxed) < ENTRIES_MAX;
-        let beside = shard.keys.get_mut(&key).map(|of_key| {
-            let removed = of_key.remove_ended(now);
+        let beside = shard.descriptors.get_mut(&key.token).map(|of_descriptor| {
+            let removed = of_descriptor.remove_ended(now);
             self.entries.fetch_sub(removed, Ordering::Relaxed);
-            let outstanding = of_key.outstanding(counters, now);
-            Beside { outstanding, spent_before_reset: of_key.spent_before_reset }
+            of_descriptor.beside(counters, now)
         });
         let charged = charge(has_room, &beside.unwrap_or_default())?;
-        let Shard { keys, sweep } = &mut *shard;
-        if let Some(of_key) = keys.get_mut(&key) {
-            for (counter, (at, refunded)) in
-                counters.iter().zip(charged.refunded.iter().enumerate())
-            {
-                of_key.refunded(at, &counter.quota, refunded);
+        let Shard { descriptors, sweep } = &mut *shard;
+        if let Some(of_descriptor) = descriptors.get_mut(&key.token) {
+            for (counter, refunded) in counters.iter().zip(&charged.refunded) {
+                of_descriptor.refunded(counter, refunded, now);
             }
-            of_key.note_reset(charged.reset);
-        }
-        if charged.is_refused {
-            of_descriptor(keys, key).for_each(|(_, of_key)| of_key.is_refused = true);
+            of_descriptor.note_reset(key.tag, charged.reset);
+            of_descriptor.is_refused |= charged.is_refused;
         }
         if let (Some(Granted { hits, term, marks }), Some((holder, id))) = (&charged.granted, to) {
+            let of_counter = |(counter, mark): (&Counter, &Mark)| OfCounter {
+                tag: counter.key.tag,
+                mark: *mark,
+                is_awaited: false,
+            };
             let entry = Entry {
                 holder: holder.clone(),
                 id,
                 hits: *hits,
-                marks: marks.clone(),
+                counters: counters.iter().zip(marks).map(of_counter).collect(),
                 kept_until: now.plus(*term).plus(*term),
                 is_recalled: false,
                 is_before_reset: false,
             };
-            let of_key = keys.entry(key).or_insert_with(|| {
-                sweep.push_back(key);
-                OfKey::default()
+            let of_descriptor = descriptors.entry(key.token).or_insert_with(|| {
+                sweep.push_back(key.token);
+                OfDescriptor::default()
             });
-            of_key.granted_until = of_key.granted_until.max(now.plus(*term));
-            of_key.entries.push(entry);
+            of_descriptor.granted_until = of_descriptor.granted_until.max(now.plus(*term));
+            of_descriptor.entries.push(entry);
             self.entries.fetch_add(1, Ordering::Relaxed);
         }
         Some(charged)
@@ -207,73 +237,85 @@ impl GrantLedger {
         charged.map(|charged| charged.result)
     }
 
+    /// Whether it has any entry; without one a refund need not look.
+    pub(super) fn holds_any(&self) -> bool {
+        self.entries.load(Ordering::Relaxed) > 0
+    }
+
     /// How many nodes hold grants of this key.
     pub(super) fn holders(&self, key: KeyHash) -> u32 {
-        let shard = self.shard(key).lock();
-        let entries = shard.keys.get(&key).into_iter().flat_map(|of_key| &of_key.entries);
-        let holders: BTreeSet<&NodeId> = entries.map(|entry| &entry.holder.node).collect();
+        let mut shard = self.shard(key.token).lock();
+        let entries = entries_of(&mut shard, key.token).filter(|entry| entry.is_of(key.tag));
+        let holders: BTreeSet<NodeId> = entries.map(|entry| entry.holder.node.clone()).collect();
         u32::try_from(holders.len()).unwrap_or(u32::MAX)
     }
 
-    /// When nothing of what is granted of this key now is outstanding any more, unless it is given
-    /// back before.
+    /// When nothing of what is granted of the descriptor of this key now is outstanding any more,
+    /// unless it is given back before.
     pub(super) fn outstanding_until(&self, key: KeyHash) -> Timestamp {
-        let shard = self.shard(key).lock();
-        let entries = shard.keys.get(&key).into_iter().flat_map(|of_key| &of_key.entries);
-        entries.map(|entry| entry.kept_until).max().unwrap_or(Timestamp::EPOCH)
+        let mut shard = self.shard(key.token).lock();
+        let ends = entries_of(&mut shard, key.token).map(|entry| entry.kept_until);
+        ends.max().unwrap_or(Timestamp::EPOCH)
     }
 
-    /// The holder gives `unspent` hits of a grant back. `settle` takes them off the counters and
-    /// returns how many it took of each; it is passed the marks of the grant, the latest end of all
-    /// grants of the key, and the hits.
+    /// The holder gives `unspent` hits of a grant back. `settle` takes them off the counters, those
+    /// that were charged, and returns how many it took of each.
     pub(super) fn give_back(
         &self,
         counters: &[Counter],
         holder: &Holder,
         id: u64,
         unspent: u32,
-        settle: impl FnOnce(&[Mark], Timestamp, u32) -> GivenBack,
+        settle: impl FnOnce(Returned<'_>) -> GivenBack,
     ) -> TakenBack {
         let nothing = TakenBack::default();
-        let Some(key) = counters.first().map(|counter| counter.key) else { return nothing };
-        let mut shard = self.shard(key).lock();
-        let Some(of_key) = shard.keys.get_mut(&key) else { return nothing };
-        let is_it = |entry: &Entry| entry.id == id && entry.holder == *holder;
-        let Some(at) = of_key.entries.iter().position(is_it) else { return nothing };
-        let entry = of_key.entries.remove(at);
+        let Some(token) = counters.first().map(|counter| counter.key.token) else { return nothing };
+        let mut shard = self.shard(token).lock();
+        let Some(of_descriptor) = shard.descriptors.get_mut(&token) else { return nothing };
+        let tags = || counters.iter().map(|counter| counter.key.tag);
+        let is_it = |entry: &Entry| {
+            entry.id == id
+                && entry.holder == *holder
+                && entry.counters.iter().map(|counter| counter.tag).eq(tags())
+        };
+        let Some(at) = of_descriptor.entries.iter().position(is_it) else { return nothing };
+        let entry = of_descriptor.entries.remove(at);
         self.entries.fetch_sub(1, Ordering::Relaxed);
-        of_key.spent_before_reset += entry.spent_before_reset(unspent);
-        let taken = settle(&entry.marks, of_key.granted_until, unspent.min(entry.hits));
-        for (position, (counter, taken)) in counters.iter().zip(&taken).enumerate() {
-            of_key.lower_marks(position, &counter.quota, *taken, at);
+        note_spent_before_reset(&mut of_descriptor.spent_before_reset, &entry, unspent);
+        let marks: SmallVec<[Mark; 1]> = entry.counters.iter().map(|it| it.mark).collect();
+        let awaited = entry.counters.iter().filter(|it| it.is_awaited);
+        let awaited: SmallVec<[KeyHash; 1]> =
+            awaited.map(|it| KeyHash { token, tag: it.tag }).collect();
+        let taken = settle(Returned {
+            marks: &marks,
+            granted_until: of_descriptor.granted_until,
+            hits: unspent.min(entry.hits),
+            awaited: &awaited,
+        });
+        for (counter, taken) in counters.iter().zip(&taken) {
+            of_descriptor.lower_marks(counter, *taken, at);
         }
         let hits = taken.into_iter().max().unwrap_or(0);
-        let ends_refusals = hits > 0 && std::mem::take(&mut of_key.is_refused);
+        let ends_refusals = hits > 0 && std::mem::take(&mut of_descriptor.is_refused);
         TakenBack { hits, ends_refusals }
     }
 
-    /// Hits that were spent of grants before a reset, of those that are accounted for since the
-    /// last call. A grant that has ended and was not given back was spent.
+    /// Hits of this counter that were spent of grants before a reset, of those that are accounted
+    /// for since the last call. A grant that has ended and was not given back was spent.
     pub(super) fn take_spent_before_reset(&self, key: KeyHash, now: Timestamp) -> u64 {
-        let mut shard = self.shard(key).lock();
-        let Some(of_key) = shard.keys.get_mut(&key) else { return 0 };
-        self.entries.fetch_sub(of_key.remove_ended(now), Ordering::Relaxed);
-        std::mem::take(&mut of_key.spent_before_reset)
-    }
-
-    /// The most hits that a reset has yet to take off, as they may have been spent before it.
-    pub(super) fn may_be_spent_before_reset(&self, key: KeyHash) -> u64 {
-        let shard = self.shard(key).lock();
-        let Some(of_key) = shard.keys.get(&key) else { return 0 };
-        let of_entries = of_key.entries.iter().map(|entry| entry.spent_before_reset(0));
-        of_entries.sum::<u64>() + of_key.spent_before_reset
+        let mut shard = self.shard(key.token).lock();
+        let Some(of_descriptor) = shard.descriptors.get_mut(&key.token) else { return 0 };
+        self.entries.fetch_sub(of_descriptor.remove_ended(now), Ordering::Relaxed);
+        of_descriptor.spent_before_reset.remove(&key.tag).unwrap_or(0)
     }
 
     /// Forgets all grants of this key: they stay charged.
     pub(super) fn forget(&self, key: KeyHash) {
-        let mut shard = self.shard(key).lock();
-        let of_key = shard.keys.get_mut(&key).map(|of_key| std::mem::take(&mut of_key.entries));
-        self.entries.fetch_sub(of_key.map_or(0, |entries| entries.len()), Ordering::Relaxed);
+        let mut shard = self.shard(key.token).lock();
+        let Some(of_descriptor) = shard.descriptors.get_mut(&key.token) else { return };
+        let before = of_descriptor.entries.len();
+        of_descriptor.entries.retain(|entry| !entry.is_of(key.tag));
+        self.entries.fetch_sub(before - of_descriptor.entries.len(), Ordering::Relaxed);
     }
 
     /// The holders, but for `except`, of grants of this descriptor that have not been recalled yet,
@@ -281,57 +323,72 @@ impl GrantLedger {
     /// holds a grant.
     pub(super) fn recall(
         &self,
-        key: KeyHash,
+        KeyHash { token, .. }: KeyHash,
         except: Option<&Holder>,
         now: Timestamp,
     ) -> (SmallVec<[(NodeId, KeyHash); 4]>, bool) {
         let (mut holders, mut are_held) = (SmallVec::new(), false);
-        if self.entries.load(Ordering::Relaxed) == 0 {
+        if !self.holds_any() {
             return (holders, are_held);
         }
-        let mut shard = self.shard(key).lock();
-        for (key, OfKey { entries, .. }) in of_descriptor(&mut shard.keys, key) {
-            let others = entries.iter_mut().filter(|entry| Some(&entry.holder) != except);
-            for entry in others.filter(|entry| entry.kept_until > now) {
-                are_held = true;
-                let holder = (entry.holder.node.clone(), *key);
-                if !std::mem::replace(&mut entry.is_recalled, true) && !holders.contains(&holder) {
-                    holders.push(holder);
-                }
+        let mut shard = self.shard(token).lock();
+        let others = entries_of(&mut shard, token).filter(|entry| Some(&entry.holder) != except);
+        for entry in others.filter(|entry| entry.kept_until > now) {
+            are_held = true;
+            let Some(first) = entry.counters.first() else { continue };
+            let holder = (entry.holder.node.clone(), KeyHash { token, tag: first.tag });
+            if !std::mem::replace(&mut entry.is_recalled, true) && !holders.contains(&holder) {
+                holders.push(holder);
             }
         }
         (holders, are_held)
     }
 
-    /// Removes what has ended from some keys.
+    /// Removes what has ended from some descriptors.
     fn sweep(&self, shard: &mut Shard, now: Timestamp) {
-        for _ in 0..SWEEP_KEYS {
-            let Some(key) = shard.sweep.pop_front() else { return };
-            let Some(of_key) = shard.keys.get_mut(&key) else { continue };
-            self.entries.fetch_sub(of_key.remove_ended(now), Ordering::Relaxed);
-            if of_key.entries.is_empty() && of_key.spent_before_reset == 0 {
-                shard.keys.remove(&key);
+        for _ in 0..SWEEP_DESCRIPTORS {
+            let Some(token) = shard.sweep.pop_front() else { return };
+            let Some(of_descriptor) = shard.descriptors.get_mut(&token) else { continue };
+            self.entries.fetch_sub(of_descriptor.remove_ended(now), Ordering::Relaxed);
+            if of_descriptor.entries.is_empty() && of_descriptor.spent_before_reset.is_empty() {
+                shard.descriptors.remove(&token);
             } else {
-                shard.sweep.push_back(key);
+                shard.sweep.push_back(token);
             }
         }
     }
 
-    fn shard(&self, key: KeyHash) -> &Mutex<Shard> {
-        let at = key.token % self.shards.len() as u64;
+    fn shard(&self, token: u64) -> &Mutex<Shard> {
+        let at = token % self.shards.len() as u64;
         &self.shards[usize::try_from(at).unwrap_or(0)]
     }
 }
 
-/// What is kept of the keys of one descriptor.
-fn of_descriptor(
-    keys: &mut BTreeMap<KeyHash, OfKey>,
-    KeyHash { token, .. }: KeyHash,
-) -> impl Iterator<Item = (&KeyHash, &mut OfKey)> {
-    keys.range_mut(KeyHash { token, tag: 0 }..=KeyHash { token, tag: u64::MAX })
+fn entries_of(shard: &mut Shard, token: u64) -> impl Iterator<Item = &mut Entry> {
+    shard.descriptors.get_mut(&token).into_iter().flat_map(|it| &mut it.entries)
+}
+
+/// Notes what was spent of an entry that is removed. Limits that are reset have one counter.
+fn note_spent_before_reset(noted: &mut BTreeMap<u64, u64>, entry: &Entry, unspent: u32) {
+    let spent = entry.spent_before_reset(unspent);
+    if let Some(counter) = entry.counters.first().filter(|_| spent > 0) {
+        *noted.entry(counter.tag).or_default() += spent;
+    }
 }
 
 impl Entry {
+    fn counter(&self, tag: u64) -> Option<&OfCounter> {
+        self.counters.iter().find(|counter| counter.tag == tag)
+    }
+
+    fn counter_mut(&mut self, tag: u64) -> Option<&mut OfCounter> {
+        self.counters.iter_mut().find(|counter| counter.tag == tag)
+    }
+
+    fn is_of(&self, tag: u64) -> bool {
+        self.counter(tag).is_some()
+    }
+
     /// What was spent of it, if its limit was reset since it was made.
     fn spent_before_reset(&self, unspent: u32) -> u64 {
         if self.is_before_reset { self.hits.saturating_sub(unspent).into() } else { 0 }
@@ -349,63 +406,75 @@ impl Beside {
     }
 }
 
-// === impl OfKey ===
+// === impl OfDescriptor ===
 
-impl OfKey {
+impl OfDescriptor {
     /// Returns how many entries it removed.
     fn remove_ended(&mut self, now: Timestamp) -> usize {
-        let before = self.entries.len();
-        let mut spent = 0;
-        self.entries.retain(|entry| {
+        let Self { entries, spent_before_reset, .. } = self;
+        let before = entries.len();
+        entries.retain(|entry| {
             let is_kept = entry.kept_until > now;
             if !is_kept {
-                spent += entry.spent_before_reset(0);
+                note_spent_before_reset(spent_before_reset, entry, 0);
             }
             is_kept
         });
-        self.spent_before_reset += spent;
-        before - self.entries.len()
+        before - entries.len()
     }
 
-    /// Of each counter, what is granted and can still be given back.
-    fn outstanding(&self, counters: &[Counter], now: Timestamp) -> SmallVec<[Outstanding; 1]> {
-        let of_counter = |(at, counter): (usize, &Counter)| {
-            let is_open = |entry: &&Entry| {
-                entry.marks.get(at).is_none_or(|mark| mark.is_open(&counter.quota, now))
-            };
-            let hits = self.entries.iter().filter(is_open).map(|entry| u64::from(entry.hits)).sum();
-            Outstanding { hits, until: self.granted_until }
-        };
-        counters.iter().enumerate().map(of_counter).collect()
+    fn beside(&self, counters: &[Counter], now: Timestamp) -> Beside {
+        let mut beside = Beside::default();
+        for Counter { key, quota } in counters {
+            let (mut hits, mut unawaited) = (0, 0);
+            for entry in &self.entries {
+                let open = entry.counter(key.tag).filter(|it| it.mark.is_open(quota, now));
+                let Some(counter) = open else { continue };
+                hits += u64::from(entry.hits);
+                unawaited += if counter.is_awaited { 0 } else { u64::from(entry.hits) };
+            }
+            beside.outstanding.push(Outstanding { hits, until: self.granted_until });
+            beside.unawaited.push(unawaited);
+        }
+        if let Some(tag) = counters.first().map(|counter| counter.key.tag) {
+            beside.spent_before_reset = self.spent_before_reset.get(&tag).copied().unwrap_or(0);
+            let of_tag = self.entries.iter().filter(|entry| entry.is_of(tag));
+            let unknown: u64 = of_tag.map(|entry| entry.spent_before_reset(0)).sum();
+            beside.may_be_spent_before_reset = unknown + beside.spent_before_reset;
+        }
+        beside
     }
 
-    /// Hits were given back of a grant of the counter at this position. The entries from `later` on
-    /// were charged after it, and their marks have its hits in them.
-    fn lower_marks(&mut self, position: usize, quota: &Quota, taken: u32, later: usize) {
+    /// Hits were given back of a grant of this counter. The entries from `later` on were charged
+    /// after it, and their marks have its hits in them.
+    fn lower_marks(&mut self, Counter { key, quota }: &Counter, taken: u32, later: usize) {
         let later = self.entries.iter_mut().skip(later);
-        for mark in later.filter_map(|entry| entry.marks.get_mut(position)) {
-            mark.lower(quota, taken);
+        for counter in later.filter_map(|entry| entry.counter_mut(key.tag)) {
+            counter.mark.lower(quota, taken);
         }
     }
 
-    /// A reset takes what an earlier one was going to take.
-    fn note_reset(&mut self, reset: Reset) {
+    /// A reset of a counter takes what an earlier one was going to take.
+    fn note_reset(&mut self, tag: u64, reset: Reset) {
         if reset != Reset::No {
-            self.spent_before_reset = 0;
+            self.spent_before_reset.remove(&tag);
         }
         if reset == Reset::BesideGrants {
-            self.entries.iter_mut().for_each(|entry| entry.is_before_reset = true);
+            let of_tag = self.entries.iter_mut().filter(|entry| entry.is_of(tag));
+            of_tag.for_each(|entry| entry.is_before_reset = true);
         }
     }
 
-    /// A refund took hits of the counter at this position.
-    fn refunded(&mut self, at: usize, quota: &Quota, refunded: &Refunded) {
+    /// A refund took hits of this counter, and what is left of it waits for what is open now.
+    fn refunded(&mut self, counter: &Counter, refunded: &Refunded, now: Timestamp) {
+        let Counter { key, quota } = counter;
         let mut later = 0;
         for entry in self.entries.iter_mut().rev() {
-            if let Some(mark) = entry.marks.get_mut(at) {
-                mark.refunded(quota, refunded, later);
-            }
-            later += u64::from(entry.hits);
+            let hits = u64::from(entry.hits);
+            let Some(of_counter) = entry.counter_mut(key.tag) else { continue };
+            of_counter.is_awaited |= refunded.left > 0 && of_counter.mark.is_open(quota, now);
+            of_counter.mark.refunded(quota, refunded, later);
+            later += hits;
         }
     }
 }
@@ -441,11 +510,12 @@ mod for_model {
         }
 
         pub(in crate::decide) fn view(&self, key: KeyHash) -> Vec<EntryView> {
-            let shard = self.shard(key).lock();
-            let entries = shard.keys.get(&key).into_iter().flat_map(|of_key| &of_key.entries);
-            let view = |it: &Entry| {
-                let Entry { holder, id, hits, marks, kept_until, is_recalled, .. } = it;
-                (holder.clone(), *id, *hits, marks.to_vec(), *kept_until, *is_recalled)
+            let mut shard = self.shard(key.token).lock();
+            let entries = entries_of(&mut shard, key.token).filter(|entry| entry.is_of(key.tag));
+            let view = |it: &mut Entry| {
+                let Entry { holder, id, hits, counters, kept_until, is_recalled, .. } = it;
+                let marks = counters.iter().map(|counter| counter.mark).collect();
+                (holder.clone(), *id, *hits, marks, *kept_until, *is_recalled)
             };
             let mut views: Vec<EntryView> = entries.map(view).collect();
             views.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
@@ -495,7 +565,7 @@ mod tests {
     }
 
     fn take_back(ledger: &GrantLedger, name: &str, id: u64, unspent: u32) -> TakenBack {
-        ledger.give_back(&counters(), &holder(name), id, unspent, |_, _, hits| smallvec![hits])
+        ledger.give_back(&counters(), &holder(name), id, unspent, |it| smallvec![it.hits])
     }
 
     fn refuse(ledger: &GrantLedger, name: &str) {
@@ -526,7 +596,11 @@ mod tests {
         assert_eq!(give_back(&ledger, "a", 1, 6), 6);
         assert!(grant(&ledger, "a", 2, NOW));
         assert_eq!(give_back(&ledger, "a", 2, 1), 1, "it is of after the reset");
-        assert_eq!(ledger.may_be_spent_before_reset(key), 4 + 10);
+        let known = |_, known: &Beside| {
+            assert_eq!(known.may_be_spent_before_reset, 4 + 10);
+            Some(Charged::of(()))
+        };
+        assert!(ledger.enter(&counters(), None, NOW, known).is_some());
         assert_eq!(ledger.take_spent_before_reset(key, NOW), 4);
         assert_eq!(give_back(&ledger, "b", 1, 3), 3);
         // The next reset takes it, and no refund before that.
@@ -605,7 +679,7 @@ mod tests {
             let charge = |_, _: &Beside| Some(charged(granted, false));
             assert!(ledger.enter(&both, Some((&holder("a"), id)), NOW, charge).is_some());
         }
-        let back = ledger.give_back(&both, &holder("a"), 2, 10, |_, _, _| smallvec![10, 7]);
+        let back = ledger.give_back(&both, &holder("a"), 2, 10, |_| smallvec![10, 7]);
         assert_eq!(back.hits, 10);
         let marks = ledger.view(window.key).into_iter().map(|(_, id, _, marks, ..)| (id, marks[1]));
         assert_eq!(marks.collect::<Vec<_>>(), [(1, tat(100)), (3, tat(293))]);

@@ -40,8 +40,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::check::VerdictSource;
 use super::decider::{Decider, Peers, Shared};
-use super::grant_ledger::{Charged, Holder};
+use super::grant_ledger::{Charged, Holder, Returned};
 use super::held_grants::{NewGrant, Unspent};
+use super::leased_refunds::UnknownGrants;
 use super::limits::Limits;
 use super::outcome::Decided;
 
@@ -317,7 +318,8 @@ pub(super) fn granted_by(peer: &Peer, id: u64, grant: Grant, asked: Monotonic) -
 
 impl Decider {
     /// Decides a check for each of `hits`, if this node owns the key, and makes the grant that is
-    /// asked for by the holder of `to` under this number.
+    /// asked for by the holder of `to` under this number. Refunds of a strict rule, too, take
+    /// nothing that was granted before the rule became strict.
     pub(super) fn decide_leased_each_if_owned(
         &self,
         limits: &Limits,
@@ -336,7 +338,9 @@ impl Decider {
             return Some((leased.verdicts, None));
         }
         let beside = to.map_or(0, |(holder, _)| self.holders_beside(holder, limits));
-        let (unknown, since) = self.unknown_grants(*scope, now);
+        let (of_others, since) = self.unknown_grants(*scope, now);
+        // Of a strict rule there are mostly none.
+        let unknown = if limits.leased.is_some() { of_others } else { UnknownGrants::default() };
         let owns = || self.decides_since(*scope, token, since);
         let charged = grant_ledger.enter(counters, to, now, |has_room, known| {
             let holder = to.map(|(holder, _)| holder).filter(|_| has_room);
@@ -349,15 +353,16 @@ impl Decider {
                 node.store.check_leased_if(counters, hits, ask, &outstanding, now, owns)?;
             let is_refused = leased.verdicts.iter().any(|verdict| !verdict.allowed);
             let Leased { verdicts, granted, refunded } = leased;
-            Some(Charged { is_refused, granted, refunded, ..Charged::of(verdicts) })
+            let left = self.note_left(limits, refunded.iter().copied().enumerate(), known, now);
+            Some(Charged { is_refused, granted, refunded, ..Charged::of((verdicts, left)) })
         })?;
         self.announce_cut_windows();
-        let Charged { result, granted, refunded, .. } = charged;
+        let Charged { result: (verdicts, left), granted, .. } = charged;
         if let Some(granted) = &granted {
             stats.hits_granted.fetch_add(u64::from(granted.hits), Ordering::Relaxed);
         }
-        self.refund_later(limits, &refunded, unknown, now);
-        Some((result, granted))
+        self.take_later(limits, left, unknown, now);
+        Some((verdicts, granted))
     }
 
     /// Decides a check of a client of this node, if this node owns the key. The second result is
@@ -426,10 +431,11 @@ impl Decider {
         id: u64,
         unspent: u32,
     ) {
-        let Shared { node, grant_ledger, counters: stats, .. } = &*self.shared;
+        let Shared { node, grant_ledger, waiting_refunds, counters: stats, .. } = &*self.shared;
         let Some(token) = counters.first().map(|counter| counter.key.token) else { return };
         let now = node.clock.now();
-        let settle = |marks: &[_], granted_until, hits| {
+        let settle = |Returned { marks, granted_until, hits, awaited }: Returned<'_>| {
+            awaited.iter().for_each(|key| waiting_refunds.unspent(*key, hits.into()));
             let owns = || node.ownership.decides(scope, token);
             // Of all terms that may begin now.
             let terms = if scope == Scope::Global { far_terms(FAR_USEFUL_MAX) } else { NEAR_TERMS };

@@ -33,7 +33,7 @@
 
 use std::time::Duration;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use tidegate_cluster::mesh::StreamClass;
 use tidegate_cluster::mesh::codec::COMBINED_CHECKS;
 use tidegate_cluster::mesh::wire::Call;
@@ -48,11 +48,11 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::check::VerdictSource;
 use super::decider::{Decider, Peers, Shared};
-use super::grant_ledger::Charged;
+use super::grant_ledger::{Beside, Charged};
 use super::leased::{FAR_TERM_MAX, TERM_MAX};
 use super::limits::Limits;
 use super::outcome::Decided;
-use super::waiting_refunds::OneWindow;
+use super::waiting_refunds::{OneWindow, OpenGrants};
 
 /// Beyond the end of a grant, which is that of the clock of its owner.
 const MARGIN: Duration = Duration::from_millis(1);
@@ -67,6 +67,13 @@ struct Waiting {
     key: KeyHash,
     hits: u64,
     window: OneWindow,
+}
+
+/// Hits that are to be taken when grants have ended, and the place that this has.
+#[derive(Debug)]
+pub(super) struct WaitingRefund {
+    waiting: SmallVec<[Waiting; 1]>,
+    place: OwnedSemaphorePermit,
 }
 
 /// What others may have granted that owned the keys of this node before; by default nothing.
@@ -136,41 +143,25 @@ impl Decider {
         ownership.decides(scope, token) && ownership.right().since == since
     }
 
-    /// Takes what a refund could not take for the sake of outstanding hits, when these have ended.
-    pub(super) fn refund_later(
+    /// Notes what these refunds could not take for the sake of outstanding hits, each of the counter
+    /// at its position. To be called under the lock of the ledger, which knows what is granted
+    /// beside it. `None` if nothing waits, for [`Decider::take_later`].
+    pub(super) fn note_left(
         &self,
         limits: &Limits,
-        refunded: &[Refunded],
-        unknown: UnknownGrants,
+        refunded: impl Iterator<Item = (usize, Refunded)> + Clone,
+        known: &Beside,
         now: Timestamp,
-    ) {
-        if refunded.is_empty() {
-            return;
-        }
-        let is_left = refunded.iter().any(|refunded| refunded.left > 0);
+    ) -> Option<WaitingRefund> {
+        let is_left = refunded.clone().any(|(_, refunded)| refunded.left > 0);
         let place = if is_left { self.shared.waiting_refunds.place() } else { None };
-        let each = refunded.iter().enumerate();
-        let Some(place) = place else {
-            for (at, refunded) in each {
-                self.add_waiting(limits, at, Refunded { left: 0, ..*refunded }, now);
-            }
-            return;
-        };
-        let waiting = each.filter_map(|(at, it)| self.add_waiting(limits, at, *it, now)).collect();
-        self.take_later(limits, waiting, unknown, now, place);
-    }
-
-    /// A refund that has waited could not take this of the counter at this position either: a later
-    /// one has taken what was accounted for, and the rest is of newer grants.
-    fn refund_again(&self, limits: &Limits, at: usize, refunded: Refunded, now: Timestamp) {
-        let waiting_refunds = &self.shared.waiting_refunds;
-        let Some(waiting) = self.add_waiting(limits, at, refunded, now) else { return };
-        let Some(place) = waiting_refunds.place() else {
-            waiting_refunds.take(waiting.key, waiting.hits, waiting.window, now);
-            return;
-        };
-        let (unknown, _) = self.unknown_grants(limits.scope, now);
-        self.take_later(limits, smallvec![waiting], unknown, now, place);
+        let has_place = place.is_some();
+        let waiting = refunded.filter_map(|(at, refunded)| {
+            let left = if has_place { refunded.left } else { 0 };
+            self.add_waiting(limits, at, Refunded { left, ..refunded }, known, now)
+        });
+        let waiting: SmallVec<[Waiting; 1]> = waiting.collect();
+        place.filter(|_| !waiting.is_empty()).map(|place| WaitingRefund { waiting, place })
     }
 
     /// What of this waits, for the counter at this position; `None` if nothing does.
@@ -179,29 +170,30 @@ impl Decider {
         limits: &Limits,
         at: usize,
         refunded: Refunded,
+        known: &Beside,
         now: Timestamp,
     ) -> Option<Waiting> {
-        let Shared { grant_ledger, waiting_refunds, .. } = &*self.shared;
         let counter = limits.counters.get(at)?;
-        let before_reset =
-            limits.key().map_or(0, |key| grant_ledger.may_be_spent_before_reset(key));
-        let left_max = refunded.left_max.saturating_sub(before_reset);
+        let left_max = refunded.left_max.saturating_sub(known.may_be_spent_before_reset);
         let (key, window) = (counter.key, self.window_of(counter, now));
-        let hits = waiting_refunds.add(key, Refunded { left_max, ..refunded }, window, now);
+        let refunded = Refunded { left_max, ..refunded };
+        let open = OpenGrants {
+            hits: known.outstanding.get(at).map_or(0, |outstanding| outstanding.hits),
+            unawaited: known.unawaited.get(at).copied().unwrap_or(0),
+        };
+        let hits = self.shared.waiting_refunds.add(key, refunded, open, window, now);
         (hits > 0).then_some(Waiting { at, key, hits, window })
     }
 
-    fn take_later(
+    /// Takes what waits, when what was outstanding has ended.
+    pub(super) fn take_later(
         &self,
         limits: &Limits,
-        waiting: SmallVec<[Waiting; 1]>,
+        refund: Option<WaitingRefund>,
         unknown: UnknownGrants,
         now: Timestamp,
-        place: OwnedSemaphorePermit,
     ) {
-        if waiting.is_empty() {
-            return;
-        }
+        let Some(WaitingRefund { waiting, place }) = refund else { return };
         self.when_grants_have_ended(limits, unknown, now, place, move |decider, limits, then| {
             for Waiting { at, key, hits, window } in &waiting {
                 let hits = decider.shared.waiting_refunds.take(*key, *hits, *window, then);
@@ -212,13 +204,13 @@ impl Decider {
         });
     }
 
-    /// A carried limit was reset by its owner, and this is what could be taken of it. What other
+    /// A carried limit was reset by its owner, and this is what could not be taken of it yet. What other
     /// nodes hold is asked back, and what they have spent is taken when that is known, if there is
     /// a `place` for that. Hits that they spend while the reset is on its way count as before it.
     pub(super) fn after_reset(
         &self,
         limits: &Limits,
-        refunded: &[Refunded],
+        left: Option<WaitingRefund>,
         unknown: UnknownGrants,
         place: Option<OwnedSemaphorePermit>,
         now: Timestamp,
@@ -226,14 +218,15 @@ impl Decider {
         let Shared { grant_ledger, waiting_refunds, .. } = &*self.shared;
         let (Some(key), Some(counter)) = (limits.key(), limits.counters.first()) else { return };
         if unknown.until.is_some() {
-            self.refund_later(limits, refunded, unknown, now);
+            self.take_later(limits, left, unknown, now);
             // All that is counted now is taken then, also what this owner has granted itself.
             grant_ledger.forget(key);
             return;
         }
         self.recall(key, None, now);
         // It has taken what earlier refunds wait for.
-        waiting_refunds.add(key, Refunded::default(), OneWindow::none(now), now);
+        let (nothing, open) = (Refunded::default(), OpenGrants::default());
+        waiting_refunds.add(key, nothing, open, OneWindow::none(now), now);
         let Some(place) = place else { return };
         let window = self.window_of(counter, now);
         self.when_grants_have_ended(limits, unknown, now, place, move |decider, limits, then| {
@@ -329,19 +322,25 @@ impl Decider {
         let (unknown, since) = self.unknown_grants(*scope, now);
         let owns = || self.decides_since(*scope, token, since);
         let charged = grant_ledger.enter(counters, None, now, |_, known| {
-            let known = unknown.beside(counters, &known.of_refund());
+            let of_refund = unknown.beside(counters, &known.of_refund());
             let mut outstanding: SmallVec<[_; 1]> = counters.iter().map(|_| ANY).collect();
             if let Some(of_this) = outstanding.get_mut(at) {
-                *of_this = known.get(at).copied().unwrap_or_default();
+                *of_this = of_refund.get(at).copied().unwrap_or_default();
             }
             let leased =
                 node.store.check_leased_if(counters, &[hits], None, &outstanding, now, owns)?;
-            Some(Charged { refunded: leased.refunded, ..Charged::of(()) })
+            let mut refunded = leased.refunded;
+            let of_others = refunded.iter_mut().enumerate().filter(|(other, _)| *other != at);
+            of_others.for_each(|(_, refunded)| *refunded = Refunded::default());
+            // Another refund has taken what was accounted for, and the rest is of newer grants.
+            let again = refunded.get(at).filter(|refunded| refunded.left > 0);
+            let again = again.map(|refunded| (at, *refunded)).into_iter();
+            let left = self.note_left(limits, again, known, now);
+            Some(Charged { refunded, ..Charged::of(left) })
         });
         let Some(charged) = charged else { return };
         self.announce_refund(*scope, counters, hits);
-        if let Some(refunded) = charged.refunded.get(at).filter(|refunded| refunded.left > 0) {
-            self.refund_again(limits, at, *refunded, now);
-        }
+        let (unknown, _) = self.unknown_grants(*scope, now);
+        self.take_later(limits, charged.result, unknown, now);
     }
 }

@@ -171,7 +171,7 @@ impl Decider {
         let node = &self.shared.node;
         let token = token(counters)?;
         let owns = || node.ownership.decides(*scope, token);
-        let verdicts = if limits.leased.is_some() {
+        let verdicts = if limits.leased.is_some() || self.refunds_beside_grants(hits) {
             self.decide_leased_each_if_owned(limits, hits, None, None, now)?.0
         } else {
             node.store.check_each_if(counters, hits, now, owns)?
@@ -189,8 +189,17 @@ impl Decider {
         now: Timestamp,
     ) -> Option<Verdicts> {
         let decide = || self.decide_each_if_owned(limits, hits, now);
+        if self.refunds_beside_grants(hits) {
+            return decide();
+        }
         let is_refused = |verdicts: &Verdicts| verdicts.iter().any(|verdict| !verdict.allowed);
         self.shared.grant_ledger.note_refusals(&limits.counters, now, decide, is_refused)
+    }
+
+    /// Whether hits are given back while some are granted: a rule that has just become strict may
+    /// have granted them.
+    pub(super) fn refunds_beside_grants(&self, hits: &[Hits]) -> bool {
+        hits.iter().any(|hits| hits.refund() > 0) && self.shared.grant_ledger.holds_any()
     }
 
     fn announce_refunds(&self, limits: &Limits, hits: &[Hits]) {

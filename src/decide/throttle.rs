@@ -30,8 +30,11 @@ impl Throttle for Decider {
     async fn throttle(&self, requests: &[ThrottleRequest<'_>], verdicts: &mut Vec<Verdict>) {
         let now = self.shared.node.clock.now();
         let mut deferred = Deferred::new();
+        let mut gives_back = false;
         for batch in requests.chunks(THROTTLE_BATCH_MAX) {
-            self.throttle_batch(batch, now, verdicts, &mut deferred);
+            // What follows on a refund is decided after it.
+            gives_back |= batch.iter().any(|request| request.hits < Hits::PEEK);
+            self.throttle_batch(batch, now, gives_back, verdicts, &mut deferred);
         }
         if deferred.is_empty() {
             return;
@@ -53,12 +56,13 @@ impl Throttle for Decider {
 }
 
 impl Decider {
-    /// Decides those of `requests` that need no other node. The others get a placeholder among
-    /// `verdicts` and are added to `deferred`.
+    /// Decides those of `requests` that need no other node, none if one of them, or one before them,
+    /// `gives_back`. The others get a placeholder among `verdicts` and are added to `deferred`.
     fn throttle_batch(
         &self,
         requests: &[ThrottleRequest<'_>],
         now: Timestamp,
+        gives_back: bool,
         verdicts: &mut Vec<Verdict>,
         deferred: &mut Deferred,
     ) {
@@ -77,7 +81,7 @@ impl Decider {
                 SingleCheck { counter: Counter { key, quota }, hits }
             })
             .collect();
-        let decided = self.decide_batch(&checks, now);
+        let decided = self.decide_batch(&checks, now, gives_back);
         let mut local = 0;
         let checks = checks.into_iter().zip(decided).zip(requests);
         for ((SingleCheck { counter, hits }, verdict), request) in checks {
@@ -130,12 +134,12 @@ impl Decider {
         &self,
         checks: &[SingleCheck],
         now: Timestamp,
+        gives_back: bool,
     ) -> SmallVec<[Option<Verdict>; THROTTLE_BATCH_MAX]> {
         let Shared { node, options, peers, .. } = &*self.shared;
         let rule = &options.throttle_rule;
         let mut decided = SmallVec::new();
-        let needs_others = rule.durability == Durability::Replicated
-            || checks.iter().any(|check| check.hits < Hits::PEEK);
+        let needs_others = rule.durability == Durability::Replicated || gives_back;
         match (rule.mode, peers) {
             _ if needs_others => decided.resize(checks.len(), None),
             (Mode::Eventual, Some(peers)) => {

@@ -1,11 +1,19 @@
 //! Hits that refunds of leased rules could not take yet, because granted hits may have been what
 //! was given back ([`leased_refunds`](super::leased_refunds)).
 //!
-//! All refunds of a counter together wait for at most what was counted of it at the last of them:
-//! more hits were not used, and would be taken off those that come after it.
+//! All refunds of a counter together wait for at most what may have been used of it at the last of
+//! them: more would be taken off hits that come after it. That is at most
+//!
+//! ```text
+//! what was granted at a refund, less what has come back unspent of it
+//! what is counted at the last refund, less what it took
+//! ```
 //!
 //! **Example.** 46 hits are counted, all granted and not accounted for. Of the first of ten refunds
 //! of 50 hits 46 wait, of the others none. When ten have been given back unspent, 36 are taken.
+//!
+//! **Example.** 20 of 46 wait, as no more were given back. When ten come back unspent, all of the
+//! 20 may be among the 36 that are left.
 //!
 //! Those of a window that has ended wait for nothing, and do not count beside those of the next.
 //!
@@ -26,6 +34,7 @@ pub(super) const WAITING_MAX: usize = 1_024;
 #[derive(Debug)]
 pub(super) struct WaitingRefunds {
     places: Arc<Semaphore>,
+    /// Changes under the lock of the grants of the key, but for what is taken.
     hits: Mutex<BTreeMap<KeyHash, Waiting>>,
 }
 
@@ -33,7 +42,17 @@ pub(super) struct WaitingRefunds {
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     hits: u64,
+    /// The most hits that may have been used of what refunds wait for; no fewer than `hits`.
+    used_max: u64,
     window: OneWindow,
+}
+
+/// Hits of a counter that are granted and may be given back, at a refund.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OpenGrants {
+    pub(super) hits: u64,
+    /// Of grants for which no refund waits.
+    pub(super) unawaited: u64,
 }
 
 /// A window of a counter.
@@ -70,21 +89,40 @@ impl WaitingRefunds {
     pub(super) fn add(
         &self,
         counter: KeyHash,
-        refunded: Refunded,
+        Refunded { left, left_max, .. }: Refunded,
+        open: OpenGrants,
         window: OneWindow,
         now: Timestamp,
     ) -> u64 {
         let mut all = self.hits.lock();
         let is_open = |it: &&Waiting| it.window.opened == window.opened && it.window.ends > now;
-        let open = all.get(&counter).filter(is_open);
-        let before = open.map_or(0, |waiting| waiting.hits);
-        let hits = before.saturating_add(refunded.left).min(refunded.left_max);
+        let before = all.get(&counter).filter(is_open).copied();
+        let new = before.map_or(open.hits, |_| open.unawaited);
+        let before = before.unwrap_or(Waiting { hits: 0, used_max: 0, window });
+        // What this refund took may be what earlier ones wait for.
+        let used_before = before.used_max.min(left_max.saturating_sub(new));
+        let used_max = match left {
+            0 => used_before,
+            _ => used_before.saturating_add(new).saturating_add(left).min(left_max),
+        };
+        let hits = before.hits.min(used_before).saturating_add(left).min(used_max);
         if hits > 0 {
-            all.insert(counter, Waiting { hits, window });
+            all.insert(counter, Waiting { hits, used_max, window });
         } else {
             all.remove(&counter);
         }
-        hits.saturating_sub(before)
+        hits.saturating_sub(before.hits)
+    }
+
+    /// Hits come back unspent of a grant for which refunds of the counter wait.
+    pub(super) fn unspent(&self, counter: KeyHash, hits: u64) {
+        let mut all = self.hits.lock();
+        let Some(waiting) = all.get_mut(&counter) else { return };
+        waiting.used_max = waiting.used_max.saturating_sub(hits);
+        waiting.hits = waiting.hits.min(waiting.used_max);
+        if waiting.hits == 0 {
+            all.remove(&counter);
+        }
     }
 
     /// Removes up to `hits` that wait for a window, and returns how many these were: they are to be
@@ -106,6 +144,7 @@ impl WaitingRefunds {
         let is_it = waiting.window.opened == window.opened && window.ends > now;
         let taken = if is_it { hits.min(waiting.hits) } else { 0 };
         waiting.hits -= taken;
+        waiting.used_max -= taken;
         if waiting.hits == 0 {
             all.remove(&counter);
         }
@@ -122,13 +161,16 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_secs(100);
     const LATER: Timestamp = Timestamp::from_secs(160);
 
+    const OPEN: OpenGrants = OpenGrants { hits: 60, unawaited: 60 };
+
     /// Of a fixed window.
     fn until(ends: Timestamp) -> OneWindow {
         OneWindow { opened: Timestamp::EPOCH, ends }
     }
 
-    fn add(waiting: &WaitingRefunds, refunded: Refunded) -> u64 {
-        waiting.add(KEY, refunded, until(Timestamp::NEVER), NOW)
+    fn add(waiting: &WaitingRefunds, refunded: Refunded, granted: u64, unawaited: u64) -> u64 {
+        let open = OpenGrants { hits: granted, unawaited };
+        waiting.add(KEY, refunded, open, until(Timestamp::NEVER), NOW)
     }
 
     fn take(waiting: &WaitingRefunds, hits: u64) -> u64 {
@@ -142,20 +184,50 @@ mod tests {
     #[test]
     fn refunds_together_wait_for_what_is_counted() {
         let waiting = WaitingRefunds::default();
-        let added: Vec<u64> = (0..10).map(|_| add(&waiting, left(46, 46))).collect();
-        assert_eq!(added, [46, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        // Twenty more were counted since.
-        assert_eq!(add(&waiting, left(50, 66)), 20);
+        let added = (0..10).map(|at| add(&waiting, left(46, 46), 46, if at == 0 { 46 } else { 0 }));
+        assert_eq!(added.collect::<Vec<_>>(), [46, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        // Twenty more were granted since.
+        assert_eq!(add(&waiting, left(50, 66), 66, 20), 20);
         assert_eq!((take(&waiting, 46), take(&waiting, 20)), (46, 20));
         assert_eq!(take(&waiting, 1), 0);
     }
 
     #[test]
+    fn what_comes_back_unspent_was_not_used_and_is_not_taken() {
+        let waiting = WaitingRefunds::default();
+        assert_eq!(add(&waiting, left(46, 46), 46, 46), 46);
+        waiting.unspent(KEY, 10);
+        assert_eq!(take(&waiting, 46), 36);
+        // The others may have been used.
+        assert_eq!(add(&waiting, left(20, 46), 46, 46), 20);
+        waiting.unspent(KEY, 10);
+        assert_eq!(take(&waiting, 20), 20);
+        waiting.unspent(KEY, 36);
+        assert_eq!(add(&waiting, left(20, 46), 46, 46), 20);
+        waiting.unspent(KEY, 30);
+        // Four more are granted and given back, beside as many as are counted since.
+        assert_eq!(add(&waiting, left(4, 4), 4, 4), 0);
+        waiting.unspent(KEY, 4);
+        assert_eq!(take(&waiting, 20), 0);
+    }
+
+    #[test]
     fn what_a_later_refund_took_at_once_waits_no_more() {
         let waiting = WaitingRefunds::default();
-        assert_eq!(add(&waiting, left(46, 46)), 46);
-        assert_eq!(add(&waiting, left(0, 6)), 0);
+        assert_eq!(add(&waiting, left(46, 46), 46, 46), 46);
+        assert_eq!(add(&waiting, left(0, 6), 6, 0), 0);
         assert_eq!((take(&waiting, 46), take(&waiting, 46)), (6, 0));
+        // All four that were used are taken at once; of ten that are granted since, none waits.
+        assert_eq!(add(&waiting, left(10, 10), 10, 10), 10);
+        waiting.unspent(KEY, 6);
+        assert_eq!(add(&waiting, left(0, 10), 10, 10), 0);
+        assert_eq!(take(&waiting, 10), 0);
+        // Twenty hits that came later are taken. What is granted may be what the first gave back.
+        assert_eq!(add(&waiting, left(20, 20), 20, 20), 20);
+        waiting.unspent(KEY, 6);
+        assert_eq!(add(&waiting, left(0, 44), 10, 0), 0);
+        waiting.unspent(KEY, 10);
+        assert_eq!(take(&waiting, 20), 4);
     }
 
     /// That of the first window wakes up when it is over.
@@ -163,12 +235,16 @@ mod tests {
     fn what_waits_of_one_window_takes_nothing_of_the_next() {
         let waiting = WaitingRefunds::default();
         let ends = Timestamp::from_secs(110);
-        assert_eq!(waiting.add(KEY, left(46, 46), until(ends), NOW), 46);
-        assert_eq!(waiting.add(KEY, left(30, 60), until(LATER), ends), 30, "all of them wait");
+        assert_eq!(waiting.add(KEY, left(46, 46), OPEN, until(ends), NOW), 46);
+        assert_eq!(
+            waiting.add(KEY, left(30, 60), OPEN, until(LATER), ends),
+            30,
+            "all of them wait"
+        );
         assert_eq!(waiting.take(KEY, 46, until(ends), ends), 0);
         assert_eq!(waiting.take(KEY, 30, until(LATER), ends), 30);
         // Of a window after which none came, nothing stays.
-        assert_eq!(waiting.add(KEY, left(46, 46), until(ends), NOW), 46);
+        assert_eq!(waiting.add(KEY, left(46, 46), OPEN, until(ends), NOW), 46);
         assert_eq!(waiting.take(KEY, 46, until(ends), ends), 0);
         assert!(waiting.hits.lock().is_empty());
     }
@@ -178,8 +254,12 @@ mod tests {
     fn what_waits_of_a_window_takes_nothing_of_one_that_began_before_its_end() {
         let waiting = WaitingRefunds::default();
         let of = |opened: u64| OneWindow { opened: Timestamp::from_secs(opened), ends: LATER };
-        assert_eq!(waiting.add(KEY, left(46, 46), of(90), NOW), 46);
-        assert_eq!(waiting.add(KEY, left(10, 20), of(100), NOW), 10, "none of these wait yet");
+        assert_eq!(waiting.add(KEY, left(46, 46), OPEN, of(90), NOW), 46);
+        assert_eq!(
+            waiting.add(KEY, left(10, 20), OPEN, of(100), NOW),
+            10,
+            "none of these wait yet"
+        );
         assert_eq!(waiting.take(KEY, 46, of(90), NOW), 0);
         assert_eq!(waiting.take(KEY, 10, of(100), NOW), 10);
     }

@@ -26,7 +26,7 @@ use tidegate_rules::stats::RuleStats;
 
 use super::setting::{Bounds, Rule};
 use crate::decide::dedup_cache::{DedupCache, Once};
-use crate::decide::grant_ledger::{Charged, EntryView, GrantLedger, Holder};
+use crate::decide::grant_ledger::{Charged, EntryView, GrantLedger, Holder, Returned};
 use crate::decide::held_grants::{HeldGrants, HeldView, NewGrant, Unspent};
 use crate::decide::leased_refunds::UnknownGrants;
 use crate::decide::limits::Limits;
@@ -561,7 +561,7 @@ impl World {
             let same = views.iter().find(|it| it.0.node == id_of(from) && it.1 == id);
             start = same.map_or(start, |it| it.0.generation.0);
         }
-        let settle = |marks: &[Mark], granted_until, hits: u32| {
+        let settle = |Returned { marks, granted_until, hits, .. }: Returned<'_>| {
             let hits = match without {
                 Some(Rule::NoMoreThanGranted) => unspent,
                 _ => hits,
