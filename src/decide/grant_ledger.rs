@@ -465,14 +465,16 @@ impl OfDescriptor {
         }
     }
 
-    /// A refund took hits of this counter, and what is left of it waits for what is open now.
+    /// A refund took hits of this counter. What is left of it, and of those that waited for what it
+    /// took, waits for what is open now.
     fn refunded(&mut self, counter: &Counter, refunded: &Refunded, now: Timestamp) {
         let Counter { key, quota } = counter;
         let mut later = 0;
         for entry in self.entries.iter_mut().rev() {
             let hits = u64::from(entry.hits);
             let Some(of_counter) = entry.counter_mut(key.tag) else { continue };
-            of_counter.is_awaited |= refunded.left > 0 && of_counter.mark.is_open(quota, now);
+            of_counter.is_awaited |=
+                refunded.left + refunded.taken > 0 && of_counter.mark.is_open(quota, now);
             of_counter.mark.refunded(quota, refunded, later);
             later += hits;
         }

@@ -30,7 +30,9 @@
 //! left then, with what is left here: an estimate, since others spend too.
 //!
 //! **Refunds.** Hits that a client gives back are there again in the grants that they were spent
-//! of, while these have not ended; no message is sent for them.
+//! of, while these have not ended. They are spent before those that never were; what is left of
+//! them at the end goes to the owner as what it is, a refund: the owner may have taken the same
+//! hits for a refund of another client already, and then takes those that this one meant.
 //!
 //! **Bound.** [`KEYS_MAX`] keys; at the bound nothing is asked for, and checks of other keys ask
 //! their owners.
@@ -123,6 +125,8 @@ struct Grant {
     owner: Holder,
     id: u64,
     left: u32,
+    /// Of these, what was spent and refunded.
+    refunded: u32,
     /// What was spent of it, and not refunded.
     spent: u32,
     ends: Monotonic,
@@ -146,6 +150,8 @@ pub(super) struct Unspent {
     pub(super) owner: Holder,
     pub(super) id: u64,
     pub(super) hits: u32,
+    /// Hits beside these that were spent, and that clients gave back.
+    pub(super) refunded: u32,
 }
 
 /// A check that granted hits admit.
@@ -208,6 +214,7 @@ impl HeldGrants {
         for grant in held.grants.iter_mut().filter(|grant| grant.ends > monotonic) {
             let taken = open.min(grant.left);
             grant.left -= taken;
+            grant.refunded -= taken.min(grant.refunded);
             grant.spent += taken;
             open -= taken;
         }
@@ -239,6 +246,7 @@ impl HeldGrants {
             let back = u32::try_from(open).unwrap_or(u32::MAX).min(grant.spent);
             grant.spent -= back;
             grant.left += back;
+            grant.refunded += back;
             open -= u64::from(back);
             refunded += back;
         }
@@ -345,7 +353,7 @@ impl HeldGrants {
             // It was forgotten meanwhile.
             if let Some(NewGrant { owner, id, hits, .. }) = grant {
                 self.count(limits, |hits| &hits.late, hits);
-                unspent.push(Unspent { limits: limits.clone(), owner, id, hits });
+                unspent.push(Unspent { limits: limits.clone(), owner, id, hits, refunded: 0 });
             }
             return unspent;
         };
@@ -369,10 +377,10 @@ impl HeldGrants {
         let is_unwanted = asked < held.empty_at;
         if is_unwanted || until <= monotonic && !self.is_leaving.load(Ordering::Relaxed) {
             self.count(limits, |hits| &hits.late, hits);
-            unspent.push(Unspent { limits: limits.clone(), owner, id, hits });
+            unspent.push(Unspent { limits: limits.clone(), owner, id, hits, refunded: 0 });
             return unspent;
         }
-        held.grants.push(Grant { owner, id, left: hits, spent: 0, ends: until });
+        held.grants.push(Grant { owner, id, left: hits, refunded: 0, spent: 0, ends: until });
         held.low = held.low_after(monotonic.since(asked), monotonic);
         held.look_at(key, until, due);
         unspent
@@ -500,8 +508,8 @@ impl HeldGrants {
     }
 
     fn count_all(&self, unspent: &[Unspent], fate: impl Fn(&GrantedHits) -> &AtomicU64) {
-        for Unspent { limits, hits, .. } in unspent {
-            self.count(limits, &fate, *hits);
+        for Unspent { limits, hits, refunded, .. } in unspent {
+            self.count(limits, &fate, hits + refunded);
         }
     }
 
@@ -610,11 +618,12 @@ impl Held {
     fn take(&mut self) -> impl Iterator<Item = Unspent> {
         let limits = self.limits.clone();
         std::mem::take(&mut self.grants).into_iter().filter(|grant| grant.left > 0).map(
-            move |Grant { owner, id, left, .. }| Unspent {
+            move |Grant { owner, id, left, refunded, .. }| Unspent {
                 limits: limits.clone(),
                 owner,
                 id,
-                hits: left,
+                hits: left - refunded,
+                refunded,
             },
         )
     }
@@ -636,8 +645,9 @@ mod for_model {
     /// The grants of a key and what decides when more is asked for.
     #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
     pub(in crate::decide) struct HeldView {
-        /// Who granted it, under which number, what is left, until when, and what was spent.
-        pub(in crate::decide) grants: Vec<(Holder, u64, u32, Monotonic, u32)>,
+        /// Who granted it, under which number, what is left, until when, what was spent, and what
+        /// of that was refunded.
+        pub(in crate::decide) grants: Vec<(Holder, u64, u32, Monotonic, u32, u32)>,
         checked: u32,
         pace: (u32, Span),
         low: u32,
@@ -674,7 +684,8 @@ mod for_model {
         pub(in crate::decide) fn view(&self, key: KeyHash) -> HeldView {
             let shard = self.shard(key).lock();
             let Some(held) = shard.held.get(&key) else { return HeldView::default() };
-            let grant = |it: &Grant| (it.owner.clone(), it.id, it.left, it.ends, it.spent);
+            let grant =
+                |it: &Grant| (it.owner.clone(), it.id, it.left, it.ends, it.spent, it.refunded);
             HeldView {
                 grants: held.grants.iter().map(grant).collect(),
                 checked: held.checked,
@@ -900,6 +911,19 @@ mod tests {
         assert!(spend(&held, 1, 3).is_none());
         assert_eq!(refund(-16, 750), None, "the grant has ended");
         assert_eq!(held.hits.refunded.load(Ordering::Relaxed), 10);
+    }
+
+    /// Of 16 ten are spent, eight given back, and three spent again: six never were.
+    #[test]
+    fn what_clients_gave_back_is_not_what_was_never_spent() {
+        let held = HeldGrants::default();
+        granted(&held, 1, 0);
+        assert!(spend(&held, 10, 1).is_some());
+        assert!(held.refund(&limits(100), Hits::new(-8), NOW, at(2)).is_some());
+        assert!(spend(&held, 3, 3).is_some());
+        let unspent = held.leave();
+        let [Unspent { hits: 6, refunded: 5, .. }] = &unspent[..] else { panic!("{unspent:?}") };
+        assert_eq!(held.hits.given_back.load(Ordering::Relaxed), 11);
     }
 
     #[test]

@@ -36,9 +36,11 @@ use tidegate_limiter::store::{Ask, Counter, Granted, KeyHash, Leased, Verdicts};
 use tidegate_limiter::units::{Hits, Monotonic, Span, Timestamp};
 use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_rules::stats::GrantedHits;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::check::VerdictSource;
+use super::combiner::Sending;
 use super::decider::{Decider, Peers, Shared};
 use super::grant_ledger::{Charged, Holder, Returned};
 use super::held_grants::{NewGrant, Unspent};
@@ -182,21 +184,41 @@ impl Decider {
     /// if they had been spent.
     pub(super) fn give_back(&self, unspent: Unspent) {
         let Some(Peers { mesh, .. }) = &self.shared.peers else { return };
-        if let Some((peer, call)) = returned(mesh, unspent) {
+        if let Some((peer, call)) = returned(mesh, &unspent) {
             mesh.notify(&peer.id, StreamClass::Checks, call);
+        }
+        if unspent.refunded > 0
+            && let Ok(runtime) = Handle::try_current()
+        {
+            let decider = self.clone();
+            runtime.spawn(async move { decider.pass_on_refund(&unspent).await });
         }
     }
 
     /// Sends hits back and waits until their owners have them.
     async fn give_back_confirmed(&self, unspent: Vec<Unspent>) {
         let Some(Peers { mesh, .. }) = &self.shared.peers else { return };
-        let calls = unspent.into_iter().filter_map(|it| returned(mesh, it));
-        let sent =
-            stream::iter(calls).for_each_concurrent(GIVE_BACKS_MAX, |(peer, call)| async move {
-                // Of an owner that cannot be reached they stay charged.
+        let give_back = |unspent: Unspent| async move {
+            // Of an owner that cannot be reached they stay charged.
+            if let Some((peer, call)) = returned(mesh, &unspent) {
                 let _ = mesh.call_peer(&peer, StreamClass::Checks, call, GIVE_BACK_TIMEOUT).await;
-            });
-        sent.await;
+            }
+            if unspent.refunded > 0 {
+                self.pass_on_refund(&unspent).await;
+            }
+        };
+        stream::iter(unspent).for_each_concurrent(GIVE_BACKS_MAX, give_back).await;
+    }
+
+    /// Gives the owner of the key what clients gave back here and was not spent again. It stays
+    /// charged if the owner does not answer in time.
+    async fn pass_on_refund(&self, Unspent { limits, refunded, .. }: &Unspent) {
+        let (hits, now) = (Hits::new(-i64::from(*refunded)), self.shared.node.clock.now());
+        if self.decide_leased_if_owned(limits, hits, now).is_some() {
+            self.announce_refund(limits.scope, &limits.counters, hits);
+        } else {
+            let _ = self.forward(limits, Sending::Check(hits), self.patience(limits)).await;
+        }
     }
 
     /// The limit of this key was reset for this node, which gives back what it holds: what it spent
@@ -265,10 +287,11 @@ impl Decider {
 
 /// The message that gives hits back, and to whom; `None` if that incarnation of their owner is not
 /// connected.
-fn returned(mesh: &Mesh, unspent: Unspent) -> Option<(Arc<Peer>, Call)> {
-    let Unspent { limits: Limits { scope, counters, .. }, owner, id, hits } = unspent;
+fn returned(mesh: &Mesh, unspent: &Unspent) -> Option<(Arc<Peer>, Call)> {
+    let Unspent { limits: Limits { scope, counters, .. }, owner, id, hits, .. } = unspent;
     let peer = mesh.peer(&owner.node).filter(|peer| peer.generation == owner.generation)?;
-    Some((peer, Call::GiveBack(GiveBack { scope, counters, grant: id, unspent: hits })))
+    let (scope, counters) = (*scope, counters.clone());
+    Some((peer, Call::GiveBack(GiveBack { scope, counters, grant: *id, unspent: *hits })))
 }
 
 /// Of a grant to a node of another region, which has no use for one that is shorter than `useful`.

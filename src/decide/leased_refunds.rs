@@ -332,9 +332,8 @@ impl Decider {
             let mut refunded = leased.refunded;
             let of_others = refunded.iter_mut().enumerate().filter(|(other, _)| *other != at);
             of_others.for_each(|(_, refunded)| *refunded = Refunded::default());
-            // Another refund has taken what was accounted for, and the rest is of newer grants.
-            let again = refunded.get(at).filter(|refunded| refunded.left > 0);
-            let again = again.map(|refunded| (at, *refunded)).into_iter();
+            // Where another refund has taken what was accounted for, the rest is of newer grants.
+            let again = refunded.get(at).map(|refunded| (at, *refunded)).into_iter();
             let left = self.note_left(limits, again, known, now);
             Some(Charged { refunded, ..Charged::of(left) })
         });

@@ -99,13 +99,10 @@ impl WaitingRefunds {
         let before = all.get(&counter).filter(is_open).copied();
         let new = before.map_or(open.hits, |_| open.unawaited);
         let before = before.unwrap_or(Waiting { hits: 0, used_max: 0, window });
-        // What this refund took may be what earlier ones wait for.
-        let used_before = before.used_max.min(left_max.saturating_sub(new));
-        let used_max = match left {
-            0 => used_before,
-            _ => used_before.saturating_add(new).saturating_add(left).min(left_max),
-        };
-        let hits = before.hits.min(used_before).saturating_add(left).min(used_max);
+        // What this refund took may be what earlier ones wait for, which then wait for the hits
+        // that it was meant for.
+        let used_max = before.used_max.saturating_add(new).saturating_add(left).min(left_max);
+        let hits = before.hits.saturating_add(left).min(used_max);
         if hits > 0 {
             all.insert(counter, Waiting { hits, used_max, window });
         } else {
@@ -217,11 +214,15 @@ mod tests {
         assert_eq!(add(&waiting, left(46, 46), 46, 46), 46);
         assert_eq!(add(&waiting, left(0, 6), 6, 0), 0);
         assert_eq!((take(&waiting, 46), take(&waiting, 46)), (6, 0));
-        // All four that were used are taken at once; of ten that are granted since, none waits.
-        assert_eq!(add(&waiting, left(10, 10), 10, 10), 10);
-        waiting.unspent(KEY, 6);
-        assert_eq!(add(&waiting, left(0, 10), 10, 10), 0);
-        assert_eq!(take(&waiting, 10), 0);
+        // All four that were used are taken at once: the earlier refund waits for what was spent of
+        // ten that were granted since.
+        for (unspent, taken) in [(10, 0), (7, 3), (0, 4)] {
+            assert_eq!(add(&waiting, left(10, 10), 10, 10), 10);
+            waiting.unspent(KEY, 6);
+            assert_eq!(add(&waiting, left(0, 10), 10, 10), 0);
+            waiting.unspent(KEY, unspent);
+            assert_eq!(take(&waiting, 10), taken);
+        }
         // Twenty hits that came later are taken. What is granted may be what the first gave back.
         assert_eq!(add(&waiting, left(20, 20), 20, 20), 20);
         waiting.unspent(KEY, 6);

@@ -15,12 +15,15 @@ use tidegate_ownership::Versions;
 use tidegate_rules::stats::{GrantedCounts, RuleCounts};
 use tidegate_testkit::certificates::{authority, identity};
 use tidegate_testkit::in_process::{Node, NodeOptions, cluster, settled};
+use tidegate_testkit::rules::book;
 use tidegate_testkit::wait::eventually;
 use tokio_util::sync::CancellationToken;
 
 use super::forwarding::bench::{TIMEOUT, count, patient, remaining, source, value_of};
 
 const LIMIT: usize = 300;
+/// The longest of a grant.
+const TERM: Duration = Duration::from_secs(1);
 const RULES: &str = "
 domain: test
 descriptors:
@@ -258,6 +261,59 @@ async fn what_is_granted_and_not_spent_is_not_refunded() {
     assert!(held > 0, "a holds some");
     let after = remaining(&nodes[2].check_hits("fixed", &value, -300).await);
     assert!(u64::from(after) + held <= 300, "{before}, {after} and {held} are held");
+}
+
+/// Of a refund of more than was admitted. What it waits for comes back unspent, and is used up by
+/// others before the refund has waited: nothing of that is taken for what it gave back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refund_takes_no_hits_for_those_that_come_back_unspent() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, patient).await;
+    for (key, owner) in [("fixed", "b"), ("first", "b"), ("sliced", "c")] {
+        let value = value_of(&nodes[0], key, owner);
+        assert_eq!(burst(&nodes[..1], key, &value, 20).await.all, 20, "{key}");
+        assert!(nodes[0].core.decider.granted_hits().1 > 0, "a holds some");
+        assert!(nodes[2].check_hits(key, &value, -300).await.allowed, "{key}");
+        eventually("it is back", TIMEOUT, || nodes[0].core.decider.granted_hits().1 == 0).await;
+        // As many as were admitted are there again, at the end of two terms at the latest.
+        let (mut admitted, end) = (0, tokio::time::Instant::now() + TIMEOUT);
+        while admitted < LIMIT {
+            assert!(tokio::time::Instant::now() < end, "{key}: {admitted}");
+            admitted += burst(&nodes, key, &value, LIMIT / 3).await.all;
+        }
+        tokio::time::sleep(2 * TERM).await;
+        admitted += burst(&nodes, key, &value, LIMIT / 3).await.all;
+        assert_eq!(admitted, LIMIT, "{key}");
+    }
+}
+
+/// The owner has the files of after a reload already, and a holder spends what it was granted by
+/// those of before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refund_takes_nothing_that_was_granted_before_a_reload() {
+    let nodes = cluster(&[("a", "eu"), ("b", "eu"), ("c", "eu")], RULES, patient).await;
+    let strict = RULES.replace("  - key: fixed\n    mode: leased\n", "  - key: fixed\n");
+    let (first, second) = (
+        "      - {unit: day, requests_per_unit: 300}\n",
+        "      - {window: 2d, requests_per_unit: 400, algorithm: gcra}\n",
+    );
+    let reordered = RULES.replace(&format!("{first}{second}"), &format!("{second}{first}"));
+    for (key, rules) in [("fixed", strict), ("layered", reordered)] {
+        assert_ne!(rules, RULES);
+        let value = value_of(&nodes[0], key, "b");
+        assert_eq!(burst(&nodes[..1], key, &value, 20).await.all, 20, "{key}");
+        for node in &nodes[1..] {
+            node.core.book.store(book(&rules).load_full());
+        }
+        // Two terms are longer than this takes.
+        let held = nodes[0].core.decider.granted_hits().1;
+        let answer = nodes[2].check_hits(key, &value, -300).await;
+        assert!(held > 0, "{key}");
+        for verdict in &answer.statuses[0].verdicts {
+            let unused = verdict.limit - verdict.remaining;
+            assert!(u64::from(unused) >= held, "{key}: {verdict:?} beside {held}");
+        }
+        eventually("it is back", TIMEOUT, || nodes[0].core.decider.granted_hits().1 == 0).await;
+    }
 }
 
 /// Looks take nothing from what is left and leave nothing behind, however many are on their way:

@@ -298,6 +298,13 @@ impl World {
 
     /// A client gives hits back at the owner.
     pub(super) fn refund(&mut self, hits: u32) {
+        let taken = self.take_refund(hits);
+        self.is_refunded(taken);
+    }
+
+    /// The owner takes a refund off, and returns how much. What has to wait for outstanding hits is
+    /// lost.
+    fn take_refund(&mut self, hits: u32) -> u64 {
         let (store, now, without) = (self.store(), self.now(), self.setting.without);
         let counters = self.counters(0);
         let refund = [Hits::new(-i64::from(hits))];
@@ -320,7 +327,7 @@ impl World {
         let Some(Refunded { taken, left, .. }) =
             charged.and_then(|it| it.refunded.first().copied())
         else {
-            return;
+            return 0;
         };
         if left > 0 {
             self.reach("a refund waits for what is outstanding");
@@ -330,10 +337,10 @@ impl World {
         // Of nothing that is counted any number is taken.
         let taken_here = before.saturating_sub(self.used());
         self.truth.own_refunded += taken_here;
-        self.is_refunded(taken);
         if taken_here > 0 {
             self.reach("a refund is taken off by the owner");
         }
+        taken
     }
 
     /// A holder restarts, without its grants, and counts its calls anew.
@@ -539,7 +546,10 @@ impl World {
 
     fn give_back(&mut self, from: usize, unspent: impl IntoIterator<Item = Unspent>) {
         let start = self.holders[from].start;
-        for Unspent { limits, owner, id, hits } in unspent {
+        for Unspent { limits, owner, id, hits, refunded } in unspent {
+            if refunded > 0 {
+                self.take_refund(refunded);
+            }
             let owner = owner.generation.0;
             let revision = usize::from(limits != self.limits(0));
             self.send(Message::GiveBack { from, start, id, owner, revision, unspent: hits });

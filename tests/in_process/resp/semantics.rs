@@ -71,6 +71,24 @@ async fn an_eventual_limit_holds_the_same_burst_and_rate() {
     client.throttles("user 2 30 60 3", [0, 3, 0, -1, 10]).await;
 }
 
+/// Also of more than a batch: the second gives back what the first took, and the last takes it.
+#[tokio::test]
+async fn commands_of_a_pipeline_on_one_key_are_decided_in_their_order() {
+    let listener = open().await;
+    let mut client = listener.client().await;
+    let others = (0..100).map(|other| format!("CL.THROTTLE other-{other} 9 10 86400\r\n"));
+    let user = |hits: i32| format!("CL.THROTTLE user 9 10 86400 {hits}\r\n");
+    client
+        .send([user(10), user(-10)].into_iter().chain(others).collect::<String>() + &user(10))
+        .await;
+    client.expect("*5|:0|:10|:0|:-1|:86400|").await;
+    client.expect("*5|:0|:10|:10|:-1|:0|").await;
+    for _ in 0..100 {
+        client.expect("*5|:0|:10|:9|:-1|:8640|").await;
+    }
+    client.expect("*5|:0|:10|:0|:-1|:86400|").await;
+}
+
 #[tokio::test]
 async fn what_is_no_limit_is_an_error_and_counts_nothing() {
     let listener = open().await;
