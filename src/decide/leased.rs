@@ -44,7 +44,6 @@ use super::combiner::Sending;
 use super::decider::{Decider, Peers, Shared};
 use super::grant_ledger::{Charged, Holder, Returned};
 use super::held_grants::{NewGrant, Unspent};
-use super::leased_refunds::UnknownGrants;
 use super::limits::Limits;
 use super::outcome::Decided;
 
@@ -361,9 +360,7 @@ impl Decider {
             return Some((leased.verdicts, None));
         }
         let beside = to.map_or(0, |(holder, _)| self.holders_beside(holder, limits));
-        let (of_others, since) = self.unknown_grants(*scope, now);
-        // Of a strict rule there are mostly none.
-        let unknown = if limits.leased.is_some() { of_others } else { UnknownGrants::default() };
+        let (unknown, since) = self.unknown_grants_of(limits, now);
         let owns = || self.decides_since(*scope, token, since);
         let charged = grant_ledger.enter(counters, to, now, |has_room, known| {
             let holder = to.map(|(holder, _)| holder).filter(|_| has_room);
@@ -458,7 +455,9 @@ impl Decider {
         let Some(token) = counters.first().map(|counter| counter.key.token) else { return };
         let now = node.clock.now();
         let settle = |Returned { marks, granted_until, hits, awaited }: Returned<'_>| {
-            awaited.iter().for_each(|key| waiting_refunds.unspent(*key, hits.into()));
+            for key in awaited {
+                waiting_refunds.unspent(*key, hits.into());
+            }
             let owns = || node.ownership.decides(scope, token);
             // Of all terms that may begin now.
             let terms = if scope == Scope::Global { far_terms(FAR_USEFUL_MAX) } else { NEAR_TERMS };

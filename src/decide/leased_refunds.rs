@@ -137,15 +137,25 @@ impl Decider {
         (UnknownGrants::since(owner_since, longest, now), since)
     }
 
+    /// As [`Decider::unknown_grants`]; of a strict rule nothing, as mostly none was granted.
+    pub(super) fn unknown_grants_of(
+        &self,
+        limits: &Limits,
+        now: Timestamp,
+    ) -> (UnknownGrants, Monotonic) {
+        let (unknown, since) = self.unknown_grants(limits.scope, now);
+        (if limits.leased.is_some() { unknown } else { UnknownGrants::default() }, since)
+    }
+
     /// Whether this node decides the key at `token`, and has its ranges since then.
     pub(super) fn decides_since(&self, scope: Scope, token: u64, since: Monotonic) -> bool {
         let ownership = &self.shared.node.ownership;
         ownership.decides(scope, token) && ownership.right().since == since
     }
 
-    /// Notes what these refunds could not take for the sake of outstanding hits, each of the counter
-    /// at its position. To be called under the lock of the ledger, which knows what is granted
-    /// beside it. `None` if nothing waits, for [`Decider::take_later`].
+    /// Notes what these refunds could not take for the sake of outstanding hits, each of the
+    /// counter at its position. To be called under the lock of the ledger, which knows what is
+    /// granted beside it. `None` if nothing waits, for [`Decider::take_later`].
     pub(super) fn note_left(
         &self,
         limits: &Limits,
@@ -204,9 +214,9 @@ impl Decider {
         });
     }
 
-    /// A carried limit was reset by its owner, and this is what could not be taken of it yet. What other
-    /// nodes hold is asked back, and what they have spent is taken when that is known, if there is
-    /// a `place` for that. Hits that they spend while the reset is on its way count as before it.
+    /// A carried limit was reset by its owner, and this is what could not be taken of it yet. What
+    /// other nodes hold is asked back, and what they have spent is taken when that is known, if
+    /// there is a `place` for that. Hits that they spend while the reset is on its way count as before it.
     pub(super) fn after_reset(
         &self,
         limits: &Limits,

@@ -56,8 +56,9 @@ impl Throttle for Decider {
 }
 
 impl Decider {
-    /// Decides those of `requests` that need no other node, none if one of them, or one before them,
-    /// `gives_back`. The others get a placeholder among `verdicts` and are added to `deferred`.
+    /// Decides those of `requests` that need no other node; none if one of them, or one before
+    /// them, `gives_back`. The others get a placeholder among `verdicts` and are added to
+    /// `deferred`.
     fn throttle_batch(
         &self,
         requests: &[ThrottleRequest<'_>],
