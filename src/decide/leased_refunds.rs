@@ -216,7 +216,8 @@ impl Decider {
 
     /// A carried limit was reset by its owner, and this is what could not be taken of it yet. What
     /// other nodes hold is asked back, and what they have spent is taken when that is known, if
-    /// there is a `place` for that. Hits that they spend while the reset is on its way count as before it.
+    /// there is a `place` for that. Hits that they spend while the reset is on its way count as
+    /// before it.
     pub(super) fn after_reset(
         &self,
         limits: &Limits,
