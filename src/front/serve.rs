@@ -68,7 +68,7 @@ pub async fn serve<S: HttpService>(
                         stats.at_capacity(bounds.connections_max);
                     }
                 }
-                Err(error) => pause_after(&error, &stats).await,
+                Err(error) => pause_after(&error, || listener.place(), &stats).await,
             },
         }
     }
@@ -101,10 +101,14 @@ pub(super) async fn finish(
 
 /// Waits after an accept that failed, so that the loop does not spin; not for a connection that
 /// ended before it was accepted.
-pub(super) async fn pause_after(error: &io::Error, stats: &ListenerStats) {
+pub(super) async fn pause_after(
+    error: &io::Error,
+    listener: impl FnOnce() -> String,
+    stats: &ListenerStats,
+) {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     if !matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
-        stats.accept_failed(error);
+        stats.accept_failed(error, listener);
         tokio::time::sleep(ACCEPT_PAUSE).await;
     }
 }

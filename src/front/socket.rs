@@ -87,7 +87,20 @@ impl Socket {
     }
 }
 
+/// The address with its port, for a person to read.
+pub fn place_of(listener: &TcpListener) -> String {
+    listener.local_addr().map_or_else(|_| "unknown".to_owned(), |addr| addr.to_string())
+}
+
 impl Listener {
+    /// Where it listens: an address with its port, or a file.
+    pub fn place(&self) -> String {
+        match self {
+            Self::Tcp(listener) => place_of(listener),
+            Self::Unix(_, SocketFile(path)) => path.display().to_string(),
+        }
+    }
+
     /// The next connection, and the address of its client.
     ///
     /// # Errors

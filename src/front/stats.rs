@@ -80,10 +80,13 @@ impl ListenerStats {
     }
 
     /// Counts an accept that failed.
-    pub(super) fn accept_failed(&self, error: &io::Error) {
+    pub(super) fn accept_failed(&self, error: &io::Error, listener: impl FnOnce() -> String) {
         self.accept_failed.add(1);
         if let Some(times) = doubled(&self.accept_failed) {
-            tracing::warn!(%error, times, "failed to accept a connection; trying again and again");
+            let listener = listener();
+            tracing::warn!(
+                %listener, %error, times, "failed to accept a connection; trying again and again"
+            );
         }
     }
 }

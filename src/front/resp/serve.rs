@@ -27,6 +27,7 @@ use super::stream::Stream;
 use crate::decide::{Reserve, Throttle};
 use crate::front::address_bound::{AddressBound, Admitted};
 use crate::front::serve::{finish, pause_after};
+use crate::front::socket::place_of;
 
 /// The listener failed.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +95,7 @@ async fn accept<D>(
         let (stream, peer) = match socket.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                pause_after(&error, stats).await;
+                pause_after(&error, || place_of(socket), stats).await;
                 continue;
             }
         };
