@@ -741,7 +741,7 @@ impl Decider {
 
     /// After a check that may let others pass: every node forgets what it cached.
     fn announce_carried(&self, check: &Carried, scope: Scope) {
-        self.announce_cut_windows();
+        self.announce_moved_windows();
         if check.gives_back() {
             let counters = std::slice::from_ref(&check.counter);
             self.announce_refund(scope, counters, Hits::new(-1));

@@ -356,7 +356,7 @@ impl Decider {
         if to.is_none() && hits.iter().all(|hits| hits.refund() == 0) {
             let owns = || node.ownership.decides(*scope, token);
             let leased = node.store.check_leased_if(counters, hits, None, &[], now, owns)?;
-            self.announce_cut_windows();
+            self.announce_moved_windows();
             return Some((leased.verdicts, None));
         }
         let beside = to.map_or(0, |(holder, _)| self.holders_beside(holder, limits));
@@ -376,7 +376,7 @@ impl Decider {
             let left = self.note_left(limits, refunded.iter().copied().enumerate(), known, now);
             Some(Charged { is_refused, granted, refunded, ..Charged::of((verdicts, left)) })
         })?;
-        self.announce_cut_windows();
+        self.announce_moved_windows();
         let Charged { result: (verdicts, left), granted, .. } = charged;
         if let Some(granted) = &granted {
             stats.hits_granted.fetch_add(u64::from(granted.hits), Ordering::Relaxed);

@@ -14,7 +14,7 @@
 //!
 //! **Never answered from the cache**: fewer hits, peeks and refunds; more hits than the limit can
 //! hold, which are refused for ever; counters of a rule that changed, because quotas are compared;
-//! a key to which hits were given back, or whose window a shorter one has cut, because the owner
+//! a key to which hits were given back, or whose window another length has moved, because the owner
 //! notifies every node of its ring
 //! ([`Call::Refunded`](tidegate_cluster::mesh::wire::Call::Refunded)). That notice is sent once;
 //! [`TTL_MAX`] bounds the effect of a lost one, except for windows.

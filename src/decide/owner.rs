@@ -155,7 +155,7 @@ impl Decider {
         let token = counters.first().map_or(0, |counter| counter.key.token);
         let owns = || node.ownership.decides(scope, token);
         let verdicts = node.store.check_if(counters, hits, now, owns)?;
-        self.announce_cut_windows();
+        self.announce_moved_windows();
         Some(verdicts)
     }
 
@@ -203,7 +203,7 @@ impl Decider {
     }
 
     fn announce_refunds(&self, limits: &Limits, hits: &[Hits]) {
-        self.announce_cut_windows();
+        self.announce_moved_windows();
         if let Some(&refund) = hits.iter().find(|hits| hits.refund() > 0) {
             self.announce_refund(limits.scope, &limits.counters, refund);
         }
@@ -295,9 +295,9 @@ impl Decider {
         }
     }
 
-    /// After checks that may have ended windows early: the same, of their tokens.
-    pub(super) fn announce_cut_windows(&self) {
-        for key in self.shared.node.store.take_cut_windows() {
+    /// After checks that may have moved the ends of windows: the same, of their tokens.
+    pub(super) fn announce_moved_windows(&self) {
+        for key in self.shared.node.store.take_moved_windows() {
             self.announce(key.scope(), key.token);
         }
     }

@@ -7,6 +7,7 @@
 //! statistic is incremented once. The listener counts allowed and denied requests
 //! (`node/measured.rs`).
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
@@ -39,20 +40,42 @@ impl Throttle for Decider {
         if deferred.is_empty() {
             return;
         }
-        let checks = deferred.iter().map(|(_, check)| (check, check.hits));
-        let decided = self.decide_each(checks, now).await;
-        for ((at, check), (decided, source)) in deferred.iter().zip(decided) {
-            if let (Some(verdict), Some(decided)) = (verdicts.get_mut(*at), decided.first()) {
-                *verdict = *decided;
-                if !verdict.allowed
-                    && source != VerdictSource::Fallback
-                    && let (Some(key), Some(request)) = (check.key(), requests.get(*at))
-                {
-                    self.note_refused_bare(key, request, now);
+        let mut rest = deferred.as_slice();
+        while !rest.is_empty() {
+            let (run, after) = rest.split_at(ordered_run(rest));
+            let now = self.shared.node.clock.now();
+            let checks = run.iter().map(|(_, check)| (check, check.hits));
+            let decided = self.decide_each(checks, now).await;
+            for ((at, check), (decided, source)) in run.iter().zip(decided) {
+                if let (Some(verdict), Some(decided)) = (verdicts.get_mut(*at), decided.first()) {
+                    *verdict = *decided;
+                    if !verdict.allowed
+                        && source != VerdictSource::Fallback
+                        && let (Some(key), Some(request)) = (check.key(), requests.get(*at))
+                    {
+                        self.note_refused_bare(key, request, now);
+                    }
                 }
             }
+            rest = after;
         }
     }
+}
+
+/// How many of `deferred` may be decided together: those before the first that gives back what may
+/// be taken by one before it of the same key, or may take what one before it gives back.
+fn ordered_run(deferred: &[(usize, PlannedCheck)]) -> usize {
+    let gives_back = |check: &PlannedCheck| check.hits < Hits::PEEK;
+    if !deferred.iter().any(|(_, check)| gives_back(check)) {
+        return deferred.len();
+    }
+    // By key, whether something was given back.
+    let mut seen: BTreeMap<Option<KeyHash>, bool> = BTreeMap::new();
+    let waits = |(_, check): &(usize, PlannedCheck)| {
+        let before = seen.insert(check.key(), gives_back(check));
+        before.is_some_and(|gave_back| gave_back || gives_back(check))
+    };
+    deferred.iter().position(waits).unwrap_or(deferred.len())
 }
 
 impl Decider {

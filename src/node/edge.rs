@@ -43,6 +43,8 @@ pub struct Edge {
 /// How long an edge waits for a core before it opens its listeners without.
 const STRANDED_TIMEOUT: Duration = Duration::from_secs(5);
 const INTERVAL: Duration = Duration::from_millis(20);
+/// How often an edge pings the cores that it follows until it knows the time by which they decide.
+const TIMELESS_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Edge {
     /// Whether no core that it follows answers: `on_unavailable` answers for owners.
@@ -172,7 +174,9 @@ impl Service for EdgeService {
     }
 
     fn ping_interval(&self, _: &Peer) -> Duration {
-        FOLLOW_INTERVAL
+        // It opens its listeners once a core has told it the time.
+        let is_timeless = self.clock_sync.decision_clock().is_none();
+        if is_timeless { TIMELESS_INTERVAL } else { FOLLOW_INTERVAL }
     }
 
     fn ping_status(&self, _: &Peer) -> PingStatus {

@@ -22,6 +22,8 @@ use super::disk::{Inode, when_free};
 
 /// The name of the file.
 pub const FILE_NAME: &str = "cluster-map.redb";
+/// What it is called until it is a database. A file of that name is never read.
+const UNFINISHED: &str = "cluster-map.redb.new";
 const MAP: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("map");
 const REGION: &str = "record 1";
 const GLOBAL: &str = "global 1";
@@ -57,7 +59,11 @@ impl MapFile {
     pub fn open(folder: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let path: PathBuf = folder.join(FILE_NAME);
-        let first = when_free(|| Database::create(&path)).map_err(io::Error::other)?;
+        let created = if path.try_exists()? { None } else { create(folder, &path)? };
+        let first = match created {
+            Some(created) => created,
+            None => when_free(|| Database::open(&path)).map_err(io::Error::other)?,
+        };
         let place = (path.clone(), Inode::at(&path)?);
         // Not created again: a folder that is empty now is not the one with the node's promises.
         Ok(Self::new(first, Some(place), move || Database::open(&path)))
@@ -167,6 +173,29 @@ impl Disk for MapFile {
     }
 }
 
+/// A new database at `path`; `None` if another process has created one meanwhile. Under its own
+/// name it never is unfinished: an empty file is a damaged one, not a node's first start.
+fn create(folder: &Path, path: &Path) -> io::Result<Option<Database>> {
+    let unfinished = folder.join(UNFINISHED);
+    let created = when_free(|| match Database::create(&unfinished) {
+        // What a start that was killed has left.
+        Err(DatabaseError::Storage(_)) => {
+            std::fs::remove_file(&unfinished)?;
+            Database::create(&unfinished)
+        }
+        created => created,
+    });
+    let created = created.map_err(io::Error::other)?;
+    // Nobody else has the file open, so nobody else renames one.
+    if path.try_exists()? {
+        std::fs::remove_file(&unfinished)?;
+        return Ok(None);
+    }
+    std::fs::rename(&unfinished, path)?;
+    std::fs::File::open(folder)?.sync_all()?;
+    Ok(Some(created))
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -185,6 +214,21 @@ mod tests {
         drop(file);
         let again = MapFile::open(folder.path()).expect("a file");
         assert_eq!(again.load().await.expect("readable").as_deref(), Some(&b"two"[..]));
+    }
+
+    /// A start that was killed leaves no file of this name, so an empty one was emptied.
+    #[test]
+    fn an_empty_file_is_a_damaged_one_and_an_unfinished_one_is_made_anew() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let unfinished = folder.path().join(UNFINISHED);
+        for left in [&b""[..], b"what was written so far"] {
+            std::fs::write(&unfinished, left).expect("writable");
+            MapFile::open(folder.path()).expect("a file").write(b"one").expect("writable");
+            assert!(!unfinished.exists());
+            std::fs::remove_file(folder.path().join(FILE_NAME)).expect("deleted");
+        }
+        std::fs::write(folder.path().join(FILE_NAME), b"").expect("writable");
+        MapFile::open(folder.path()).expect_err("it has no record, and is no new one");
     }
 
     #[tokio::test]

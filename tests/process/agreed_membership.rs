@@ -225,6 +225,26 @@ async fn a_pair_that_is_founded_anew_has_the_counts_of_the_node_that_stayed() {
     assert_eq!(admitted_until_one_view(&mut cluster, &used).await, 0);
 }
 
+/// Alone it is a majority of the founders, but its peer has seen that another process has its name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_process_of_the_voter_of_a_pair_founds_nothing_and_ends() {
+    let options = ClusterOptions { nodes: &["n1", "n2"], ..QUOTA };
+    let mut cluster = Cluster::start(TIDEGATE, options).await;
+    let id = cluster.nodes[0].map().await.unwrap().cluster;
+    cluster.add("n1", "n1-again", options).start();
+    until("the second process ends", Duration::from_secs(90), async || {
+        assert_eq!(cluster.nodes[0].has_ended(), None, "the member goes on");
+        cluster.nodes[2].has_ended().map(|_| ()).ok_or_else(|| "both run".to_owned())
+    })
+    .await;
+    assert!(!cluster.nodes[2].log().contains("founding a cluster"));
+    cluster.nodes.truncate(2);
+    cluster.one_view().await;
+    assert_eq!(cluster.nodes[0].map().await.unwrap().cluster, id);
+    let keys = ["k1", "k2", "k3"].map(str::to_owned);
+    assert_eq!(admitted(&cluster, &[0, 1], &keys).await, [LIMIT; 3]);
+}
+
 /// The third node has copies of all counts and runs on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_is_recovered_has_the_counts_of_the_nodes_that_ran_on() {

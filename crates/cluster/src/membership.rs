@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tidegate_limiter::units::{Monotonic, Span};
 use tidegate_ownership::autopilot::{Autopilot, Complaints, JoinRequest, Settings};
 use tidegate_ownership::cluster_map::{ClusterId, HomeRegions, MapMember, MapState, Voters};
-use tidegate_ownership::identity::NodeId;
+use tidegate_ownership::identity::{Generation, NodeId};
 use tidegate_ownership::{ClusterMap, Epoch, Identity, MemberId};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -84,6 +84,8 @@ struct State {
     reports: BTreeMap<Identity, Epoch>,
     /// What is known about the maps of peers.
     peers: BTreeMap<NodeId, PeerMap>,
+    /// When peers were last known that are not any more, for [`ALONE_FOR`].
+    lost: BTreeMap<NodeId, Monotonic>,
     leader: Option<NodeId>,
     /// Requests that reached no node that knows the leader. The next goes to another: one that
     /// does not vote may know none, or one that is gone, for ever.
@@ -93,6 +95,10 @@ struct State {
     /// Since when this node could found, if nothing changes. By an order: since when it intends
     /// to, has begun to, or goes on after it stood still.
     may_found_since: Option<Monotonic>,
+    /// This node's generation when it last looked whether it founds.
+    generation: Generation,
+    /// When it was seen to have changed.
+    changed_at: Option<Monotonic>,
     /// It has proposed the first members of the cluster that it founds by an order, and gives way
     /// to no other founder any more.
     has_admitted: bool,
@@ -194,6 +200,10 @@ fn request_timeout(group: Group) -> Duration {
 const REQUEST_TICKS: u64 = 2;
 /// How long the same nodes have to be there before one of them founds.
 const FOUND_AFTER: Span = Span::from_millis(500);
+/// How long a node founds nothing after a peer has seen a newer start of it, or after it has lost a
+/// peer that does not come back. While another process runs as this node both happen about once a
+/// second.
+const ALONE_FOR: Span = Span::from_secs(3);
 /// How long a node that has begun to found by an order looks for another one that has, before it
 /// admits its first members.
 const ADMIT_AFTER: Span = Span::from_secs(2);
@@ -245,10 +255,13 @@ impl Membership {
             is_unsaved: true,
             reports: BTreeMap::new(),
             peers: BTreeMap::new(),
+            lost: BTreeMap::new(),
             leader: None,
             misses: 0,
             foundings: 0,
             may_found_since: None,
+            generation: incarnation.generation(),
+            changed_at: None,
             has_admitted: false,
             ticked_at: Monotonic::default(),
             lacks_members_since: None,
@@ -421,6 +434,7 @@ impl Membership {
         let asked_at = answer.map_or(asked_before, |answer| answer.asked_at.max(asked_before));
         let known = PeerMap { identity, cluster, epoch, at: now, asked_at };
         state.peers.insert(peer.id.clone(), known);
+        state.lost.remove(&peer.id);
         let own = self.map.borrow().clone();
         if let Some(PingAnswer { report, .. }) = answer
             && cluster == own.cluster
@@ -813,8 +827,8 @@ impl Membership {
         founding.filter(is_before).map(|(id, _)| id.clone()).next()
     }
 
-    /// Whether every peer has answered since `since`: one that has the same order has said so, or
-    /// knows of this node's.
+    /// Whether every peer has answered since `since`: one that knows a cluster, or has the same order
+    /// to found, has said so.
     fn all_have_answered(state: &State, since: Monotonic) -> bool {
         state.peers.values().all(|peer| peer.asked_at >= since)
     }
@@ -874,7 +888,11 @@ impl Membership {
     /// What this node has to ask its peers for.
     fn requests(&self, state: &mut State) -> Vec<Request> {
         let now = self.now();
-        state.peers.retain(|_, peer| now < peer.at.plus(peer_age_max(self.options.group)));
+        let age_max = peer_age_max(self.options.group);
+        for (id, _) in state.peers.extract_if(.., |_, peer| now >= peer.at.plus(age_max)) {
+            state.lost.insert(id, now);
+        }
+        state.lost.retain(|_, at| now < at.plus(ALONE_FOR));
         let own = self.map.borrow().clone();
         let newer = state.peers.iter().find(|(_, peer)| {
             peer.cluster == own.cluster && own.epoch > Epoch(0) && peer.epoch > own.epoch
@@ -961,9 +979,13 @@ impl Membership {
     }
 
     /// Founds a cluster when it is this node's turn, and repeats a founding to those that were not
-    /// there.
+    /// there. Not while another process runs as this node: it may be a member of a cluster.
     fn found(&self, state: &mut State) -> Vec<Request> {
         let now = self.now();
+        let generation = self.incarnation.generation();
+        if std::mem::replace(&mut state.generation, generation) != generation {
+            state.changed_at = Some(now);
+        }
         let fresh: BTreeMap<NodeId, Identity> =
             state.peers.iter().map(|(id, peer)| (id.clone(), peer.identity.clone())).collect();
         if self.founds_by_hand(state) && !state.has_admitted {
@@ -978,7 +1000,6 @@ impl Membership {
             }
         }
         if state.founding.is_none() && state.engine.is_none() {
-            let is_ordered = state.founders == Founders::This;
             let mut before_me = state.peers.range(..&self.me.node);
             let first = before_me.find(|(_, peer)| peer.is_founding());
             let voters = voters_to_found(&state.founders, &self.me, &fresh);
@@ -991,11 +1012,12 @@ impl Membership {
             };
             let since = *state.may_found_since.get_or_insert(now);
             // A peer that knows a cluster needs time to say so.
-            if now < since.plus(FOUND_AFTER) {
+            if now < since.plus(FOUND_AFTER) || !Self::all_have_answered(state, since) {
                 return Vec::new();
             }
-            // Founders that are configured ask each other.
-            if is_ordered && !Self::all_have_answered(state, since) {
+            // A process of this node that is a member of one takes its connections in turn.
+            let is_newly_seen = state.changed_at.is_some_and(|at| now < at.plus(ALONE_FOR));
+            if is_newly_seen || !state.lost.is_empty() {
                 return Vec::new();
             }
             // Another one each time: a map of the cluster before would be taken for a newer one.

@@ -56,6 +56,8 @@ pub enum HeadError {
     Connect,
     #[error("the request needs exactly one Host")]
     Host,
+    #[error("the target of the request is a path, or a URL without user information")]
+    Target,
     #[error("only 100-continue is an expectation that can be met")]
     Expectation,
     #[error("it has Content-Length more than once, or one that is no number")]
@@ -107,6 +109,12 @@ pub fn check(parts: &mut Parts) -> Result<(), HeadError> {
     let is_old = parts.version < Version::HTTP_11;
     if hosts > 1 || hosts == 0 && authority.is_none() && !is_old {
         return Err(HeadError::Host);
+    }
+    // The user information of a target is not passed on as part of a host (RFC 9110, 4.2.4), and
+    // the form without a scheme is that of CONNECT.
+    let has_user = authority.is_some_and(|authority| authority.contains('@'));
+    if has_user || authority.is_some() && parts.uri.scheme().is_none() {
+        return Err(HeadError::Target);
     }
     if let Some(authority) = authority {
         // A request target in absolute form overrides the header (RFC 9112, 3.2.2).
@@ -498,6 +506,8 @@ mod tests {
             ("/a", &[], Err(HeadError::Host)),
             ("/a", &[("host", "a"), ("host", "a")], Err(HeadError::Host)),
             ("http://b/a", &[("host", "a"), ("host", "b")], Err(HeadError::Host)),
+            ("http://u:p@b/a", &[("host", "b")], Err(HeadError::Target)),
+            ("b:80", &[("host", "b")], Err(HeadError::Target)),
             ("/a", &[("host", "a"), ("expect", "100-Continue")], Ok("a")),
             ("/a", &[("host", "a"), ("expect", "money")], Err(HeadError::Expectation)),
             (

@@ -218,6 +218,33 @@ async fn a_window_that_a_shorter_one_ended_is_refused_nowhere() {
     }
 }
 
+/// A refusal says when it ends, and so does one that is remembered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_remembered_refusal_ends_with_a_window_that_a_longer_one_prolongs() {
+    let nodes = three(patient).await;
+    let [a, b, _] = &nodes[..] else { unreachable!("three nodes") };
+    let key = keys_of(a, "b", "k").next().expect("one");
+    assert!(one(a, check(&key, 10, HOUR)).await.0);
+    let more = |window| {
+        let quota = Quota::simple(Algorithm::FirstHitWindow, 20, window).expect("valid");
+        CarriedCheck { quota, ..check(&key, 1, window) }
+    };
+    let minutes = Span::from_secs(600);
+    assert!(one(b, more(minutes)).await.0);
+    let refusal = check(&key, 1, HOUR);
+    let ends = Instant::now() + TIMEOUT;
+    // What b says of the shorter window may still be on its way.
+    while one(a, refusal).await != (false, 0, VerdictSource::NegativeCache) {
+        assert!(Instant::now() < ends, "it is not remembered");
+    }
+    assert!(decide(a, &[refusal]).await[0].verdict.reset <= minutes);
+    assert!(one(b, more(HOUR)).await.0);
+    let ends = Instant::now() + TIMEOUT;
+    while decide(a, &[refusal]).await[0].verdict.reset <= minutes {
+        assert!(Instant::now() < ends, "a goes on to name the end that it had");
+    }
+}
+
 /// No window was ended before its time, so no node is told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refusals_stay_while_windows_end_by_themselves() {

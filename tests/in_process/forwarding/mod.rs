@@ -8,3 +8,4 @@ mod combined;
 mod negative_cache;
 mod retries;
 mod searches;
+mod throttle;

@@ -78,7 +78,7 @@ impl Store {
     ) -> Option<Verdict> {
         let mut shard = self.lock_for(check.counter.key);
         let verdict = owns().then(|| shard.check_carried(check, now, &self.overflow));
-        self.cut_windows.note(&mut shard, check.counter.key);
+        self.moved_windows.note(&mut shard, check.counter.key);
         verdict
     }
 
@@ -106,7 +106,7 @@ impl Store {
                 refunded.push(Refunded::default());
                 shard.refund(counters, 0, &[], &mut refunded, now);
             }
-            self.cut_windows.note(&mut shard, check.counter.key);
+            self.moved_windows.note(&mut shard, check.counter.key);
             return Some((verdict, refunded));
         }
         let was_open = shard.is_open(check, now);
@@ -121,7 +121,7 @@ impl Store {
             Some(verdict) if !is_counted => *verdict,
             _ => shard.check_single(&check.counter, check.params(now), &self.overflow),
         };
-        self.cut_windows.note(&mut shard, check.counter.key);
+        self.moved_windows.note(&mut shard, check.counter.key);
         Some((verdict, refunded))
     }
 }

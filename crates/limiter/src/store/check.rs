@@ -21,8 +21,8 @@
 use smallvec::SmallVec;
 
 use super::counting_mode::{CheckParams, LocalActor};
-use super::cut_windows::OpenWindow;
 use super::key::{Beside, Counter};
+use super::moved_windows::OpenWindow;
 use super::overflow::{self, Overflow, Placement, refusal};
 use super::queues::Queues;
 use super::reserved::Refused;
@@ -97,7 +97,7 @@ impl Store {
         let mut shard = self.lock_for(first.key);
         let params = CheckParams::strict(hits, now);
         let verdicts = owns().then(|| shard.check(counters, params, &self.overflow));
-        self.cut_windows.note(&mut shard, first.key);
+        self.moved_windows.note(&mut shard, first.key);
         verdicts
     }
 
@@ -124,7 +124,7 @@ impl Store {
             shard.check(counters, params, &self.overflow)
         };
         let verdicts = one_after_the_other(hits, check);
-        self.cut_windows.note(&mut shard, first.key);
+        self.moved_windows.note(&mut shard, first.key);
         Some(verdicts)
     }
 
@@ -451,7 +451,9 @@ impl Shard {
         } else {
             slot.meta = slot.meta.with_expiry(params.expiry(&slot.state, quota));
         }
-        let is_cut = window.is_some_and(|it| params.hits.charge() > 0 && it.is_cut(slot));
+        let window = window.filter(|_| params.hits.charge() > 0);
+        let is_cut = window.is_some_and(|it| it.is_cut(slot));
+        let has_moved = window.is_some_and(|it| it.has_moved(slot));
         record_charge(slot, queues, quota, params, &verdict);
         if is_cut {
             queues.note_ended(*key);
@@ -459,8 +461,8 @@ impl Shard {
         if params.refines && may_refine(&slot.state, &verdict) {
             self.refine(counter, params.now);
         }
-        if is_cut {
-            self.has_cut = true;
+        if has_moved {
+            self.has_moved = true;
         }
         Some(verdict)
     }

@@ -97,7 +97,7 @@ impl Store {
         // A refused request changes no window, and opens none: nor does what it would be granted.
         let ask = ask.filter(|_| !(is_refused && counters.iter().any(is_first_hit)));
         let granted = ask.and_then(|ask| shard.grant(counters, ask, now));
-        self.cut_windows.note(&mut shard, first.key);
+        self.moved_windows.note(&mut shard, first.key);
         Some(Leased { verdicts, granted, refunded })
     }
 

@@ -62,8 +62,8 @@ pub(super) struct Shard {
     keys_max: usize,
     /// Counters that an owner decides are not removed: the clock is not settled yet.
     pub(super) keeps_owned: bool,
-    /// The check at hand has cut a first-hit window.
-    pub(super) has_cut: bool,
+    /// The check at hand has moved the end of a first-hit window.
+    pub(super) has_moved: bool,
     /// The rings of all shards; `None` if no key may have one.
     pub(super) fine_keys: Option<Arc<FineKeys>>,
     /// What its reservations keep free; `None` without any.
@@ -99,7 +99,7 @@ impl Shard {
             sweep_due: 0,
             keys_max,
             keeps_owned: false,
-            has_cut: false,
+            has_moved: false,
             fine_keys: None,
             reservations: None,
             occupancy: Box::default(),

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::cut_windows::CutWindows;
 use super::key::KeyHash;
+use super::moved_windows::MovedWindows;
 use super::occupancy::{InStore, Occupancy};
 use super::options::Options;
 use super::overflow::Overflow;
@@ -38,7 +38,7 @@ pub struct Store {
     expire_from: AtomicUsize,
     fine_keys: Arc<FineKeys>,
     pub(super) unconfirmed: Arc<Unconfirmed>,
-    pub(super) cut_windows: CutWindows,
+    pub(super) moved_windows: MovedWindows,
     /// Long keys that were dropped, and may be in a snapshot.
     pub(super) dropped: Mutex<Vec<KeyHash>>,
 }
@@ -124,15 +124,15 @@ impl Store {
             expire_from: AtomicUsize::new(0),
             fine_keys: FineKeys::new(0),
             unconfirmed: Arc::default(),
-            cut_windows: CutWindows::default(),
+            moved_windows: MovedWindows::default(),
             dropped: Mutex::default(),
         }
     }
 
-    /// The keys of first-hit windows that ended earlier than checks before had found, since the
-    /// last call.
-    pub fn take_cut_windows(&self) -> Vec<KeyHash> {
-        self.cut_windows.take()
+    /// The keys of first-hit windows whose end is another one than checks before had found, since
+    /// the last call.
+    pub fn take_moved_windows(&self) -> Vec<KeyHash> {
+        self.moved_windows.take()
     }
 
     /// Strict keys of a `sliding_window_counter` without sub-windows have a fine window near their
