@@ -84,8 +84,6 @@ struct State {
     reports: BTreeMap<Identity, Epoch>,
     /// What is known about the maps of peers.
     peers: BTreeMap<NodeId, PeerMap>,
-    /// When peers were last known that are not any more, for [`ALONE_FOR`].
-    lost: BTreeMap<NodeId, Monotonic>,
     leader: Option<NodeId>,
     /// Requests that reached no node that knows the leader. The next goes to another: one that
     /// does not vote may know none, or one that is gone, for ever.
@@ -99,6 +97,8 @@ struct State {
     generation: Generation,
     /// When it was seen to have changed.
     changed_at: Option<Monotonic>,
+    /// When peers were last known that are not any more, for [`ALONE_FOR`].
+    lost: BTreeMap<NodeId, Monotonic>,
     /// It has proposed the first members of the cluster that it founds by an order, and gives way
     /// to no other founder any more.
     has_admitted: bool,
@@ -255,13 +255,13 @@ impl Membership {
             is_unsaved: true,
             reports: BTreeMap::new(),
             peers: BTreeMap::new(),
-            lost: BTreeMap::new(),
             leader: None,
             misses: 0,
             foundings: 0,
             may_found_since: None,
             generation: incarnation.generation(),
             changed_at: None,
+            lost: BTreeMap::new(),
             has_admitted: false,
             ticked_at: Monotonic::default(),
             lacks_members_since: None,
@@ -827,8 +827,8 @@ impl Membership {
         founding.filter(is_before).map(|(id, _)| id.clone()).next()
     }
 
-    /// Whether every peer has answered since `since`: one that knows a cluster, or has the same order
-    /// to found, has said so.
+    /// Whether every peer has answered since `since`: one that knows a cluster, or has the same
+    /// order to found, has said so.
     fn all_have_answered(state: &State, since: Monotonic) -> bool {
         state.peers.values().all(|peer| peer.asked_at >= since)
     }
@@ -889,10 +889,14 @@ impl Membership {
     fn requests(&self, state: &mut State) -> Vec<Request> {
         let now = self.now();
         let age_max = peer_age_max(self.options.group);
-        for (id, _) in state.peers.extract_if(.., |_, peer| now >= peer.at.plus(age_max)) {
-            state.lost.insert(id, now);
-        }
         state.lost.retain(|_, at| now < at.plus(ALONE_FOR));
+        state.peers.retain(|id, peer| {
+            let is_heard = now < peer.at.plus(age_max);
+            if !is_heard {
+                state.lost.insert(id.clone(), now);
+            }
+            is_heard
+        });
         let own = self.map.borrow().clone();
         let newer = state.peers.iter().find(|(_, peer)| {
             peer.cluster == own.cluster && own.epoch > Epoch(0) && peer.epoch > own.epoch

@@ -33,20 +33,18 @@ async fn pipeline<'k>(node: &Node, key: &'k str, other: &'k str, hits: &[i64]) -
     verdicts.iter().step_by(2).map(|verdict| verdict.allowed).collect()
 }
 
-fn of_mode(config: &mut Config, mode: Mode) {
+fn eventual(config: &mut Config) {
     patient(config);
-    config.resp.mode = Some(mode);
+    config.resp.mode = Some(Mode::Eventual);
 }
 
 /// At the owner and elsewhere, also where a refusal of the key is remembered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_follows_on_a_refund_in_a_pipeline_may_use_it() {
     // An owner that has just become one waits with refunds of leased limits.
-    let modes: [(Mode, fn(&mut Config)); 2] = [
-        (Mode::Strict, |config| of_mode(config, Mode::Strict)),
-        (Mode::Eventual, |config| of_mode(config, Mode::Eventual)),
-    ];
-    for (mode, configure) in modes {
+    for is_eventual in [false, true] {
+        let mode = if is_eventual { Mode::Eventual } else { Mode::Strict };
+        let configure = if is_eventual { eventual } else { patient };
         let nodes = cluster(&[("a", "eu"), ("b", "eu")], RULES, configure).await;
         let mut keys = keys_of(&nodes[0], "b");
         for node in &nodes {

@@ -2,8 +2,8 @@
 //!
 //! A request that carries its limit may name another window than the one before it. The open window
 //! then ends earlier or later, or has ended and another begins, and nodes that remember a refusal
-//! would refuse what passes, or name a time at which nothing does. So the owner tells them, as after
-//! a refund.
+//! would refuse what passes, or name a time at which nothing does. So the owner tells them, as
+//! after a refund.
 //!
 //! A window has *moved* when a check leaves the slot of an open one with another expiry or a later
 //! opening; it was *cut* if the expiry is an earlier one, or the opening a later one. A window that
@@ -11,8 +11,8 @@
 //!
 //! **Worked example.** A window of an hour, opened at 12:00. At 12:10 a hit of one of 20 minutes
 //! moves its end to 12:20: cut. At 12:15 a hit of one of 10 minutes opens another, until 12:25:
-//! cut. The next hit of 10 minutes at 12:30 opens another, until 12:40: by itself. At 12:31 a hit of
-//! one of an hour moves its end to 13:30.
+//! cut. The next hit of 10 minutes at 12:30 opens another, until 12:40: by itself. At 12:31 a hit
+//! of one of an hour moves its end to 13:30.
 //!
 //! **Bound.** [`KEYS_MAX`] keys, for callers that never take them.
 
