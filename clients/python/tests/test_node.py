@@ -1,6 +1,7 @@
 """Against a real node, whose address is in `NODE_URL`: `scripts/check-clients` starts one."""
 
 import asyncio
+import contextlib
 import json
 import os
 import threading
@@ -92,6 +93,39 @@ async def test_a_check_ends_at_its_deadline() -> None:
         assert not (await asyncio.to_thread(sync.check, {"few": "x"})).is_decided
     assert time.monotonic() - begun < 5
     silent.close()
+
+
+async def test_a_node_that_did_not_answer_in_time_decides_again() -> None:
+    answers = asyncio.Event()
+    body = b'{"overallCode":"OK"}'
+    reply = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A client that does not wait any longer closes its connection.
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                await reader.readexactly(length)
+                await answers.wait()
+                writer.write(reply)
+        writer.close()
+
+    node = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{node.sockets[0].getsockname()[1]}"
+    async with AsyncClient(url, "clients") as client:
+
+        async def ask() -> None:
+            for _ in range(20):
+                await client.check({"few": "x"})
+
+        # More than have a connection each in a pool of the usual size.
+        await asyncio.gather(*(ask() for _ in range(200)))
+        answers.set()
+        begun = time.monotonic()
+        while not (await client.check({"few": "x"})).is_decided:
+            assert time.monotonic() - begun < 10, "no check is decided any more"
+    node.close()
 
 
 async def test_the_middleware_limits_clients_by_their_address() -> None:

@@ -30,6 +30,9 @@ log = logging.getLogger("tidegate")
 
 #: Default deadline of a check, in seconds.
 TIMEOUT = 0.010
+#: No check waits for the connection of another one: httpcore loses a connection that it gives to a
+#: request which stops waiting. There are as many as checks at once, and those that are ending.
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
 #: The fields of a node's answer that are meant for the client of a service.
 FIELDS = (
     "ratelimit",
@@ -131,7 +134,7 @@ class Client(_Asker):
     ) -> None:
         super().__init__(domain, on_unavailable)
         self._http = httpx.Client(
-            base_url=url, timeout=timeout, transport=transport, trust_env=False
+            base_url=url, timeout=timeout, limits=LIMITS, transport=transport, trust_env=False
         )
 
     def check(self, *descriptors: Descriptor, hits: int = 1) -> Verdict:
@@ -158,7 +161,13 @@ class Client(_Asker):
 
 class AsyncClient(_Asker):
     """Checks by HTTP, from any task of one event loop. `timeout` is the deadline of a whole check
-    in seconds."""
+    in seconds.
+
+    A request that goes on after its deadline, or after the task that waits for it was cancelled, is
+    not cancelled: it ends by itself, after the deadline of each of its steps. httpcore loses the
+    connections of requests that are cancelled from outside, and with all of them lost no check
+    would be decided any more.
+    """
 
     def __init__(
         self,
@@ -172,20 +181,35 @@ class AsyncClient(_Asker):
         super().__init__(domain, on_unavailable)
         self._timeout = timeout
         self._http = httpx.AsyncClient(
-            base_url=url, timeout=None, transport=transport, trust_env=False
+            base_url=url, timeout=timeout, limits=LIMITS, transport=transport, trust_env=False
         )
+        self._asked: set[asyncio.Task[httpx.Response]] = set()
 
     async def check(self, *descriptors: Descriptor, hits: int = 1) -> Verdict:
         """As `Client.check`."""
+        body = check_body(self.domain, descriptors, hits)
+        posting = self._http.post("/v1/check", content=body, headers=_JSON)
+        asked = asyncio.create_task(posting)
+        self._asked.add(asked)
+        asked.add_done_callback(self._answered)
+        done, _ = await asyncio.wait({asked}, timeout=self._timeout)
+        if not done:
+            return self.undecided(TimeoutError(f"no answer within {self._timeout} s"))
         try:
-            body = check_body(self.domain, descriptors, hits)
-            async with asyncio.timeout(self._timeout):
-                response = await self._http.post("/v1/check", content=body, headers=_JSON)
-        except (httpx.HTTPError, TimeoutError) as error:
+            response = asked.result()
+        except httpx.HTTPError as error:
             return self.undecided(error)
         return self.answer(response, hits)
 
+    def _answered(self, asked: asyncio.Task[httpx.Response]) -> None:
+        self._asked.discard(asked)
+        if not asked.cancelled():
+            # An exception that nobody asks for would be logged.
+            asked.exception()
+
     async def aclose(self) -> None:
+        if self._asked:
+            await asyncio.wait(self._asked)
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
