@@ -83,6 +83,19 @@ struct Spoken {
     has_responded: AtomicBool,
 }
 
+/// A server as a request comes to it.
+struct Turn<'a> {
+    target: &'a Target,
+    is_left_out: bool,
+    _attempt: Option<Attempt<'a>>,
+}
+
+impl<'a> Turn<'a> {
+    fn of(target: &'a Target) -> Self {
+        Self { target, is_left_out: false, _attempt: None }
+    }
+}
+
 /// The one request that tries a server which was left out; until it is dropped.
 #[derive(Debug)]
 struct Attempt<'a>(&'a Mutex<Health>);
@@ -176,11 +189,17 @@ impl Upstreams {
         let mut upload = Upload::of(&progress);
         let mut failure = Failure::Unreachable;
         let is_http2 = self.is_http2(head.is_grpc);
-        for (target, _attempt) in self.by_load(is_http2, Instant::now()) {
+        let mut is_full = false;
+        for turn in self.by_load(is_http2, Instant::now()) {
+            let Turn { target, is_left_out, _attempt } = turn;
+            // What too many requests are in flight at is up.
+            if is_left_out && is_full {
+                break;
+            }
             let slot = match target.enter() {
                 Ok(slot) => slot,
                 Err(full) => {
-                    failure = full;
+                    (failure, is_full) = (full, true);
                     continue;
                 }
             };
@@ -211,32 +230,37 @@ impl Upstreams {
         Err(failure)
     }
 
-    /// The servers that may be used: one that was left out and has an attempt now, then the one
-    /// with the fewest requests. Others that an attempt is due of are the last, without one: this
-    /// request may never come to them, and must not keep those of others away meanwhile.
-    fn by_load(&self, is_http2: bool, now: Instant) -> Vec<(&Target, Option<Attempt<'_>>)> {
+    /// The servers in the order in which they are tried: one that was left out and has an attempt
+    /// now, then the one with the fewest requests. Others that an attempt is due of follow, without
+    /// one: this request may never come to them, and must not keep those of others away meanwhile.
+    /// Those that are left out are the last, for when none of the others can be reached.
+    fn by_load(&self, is_http2: bool, now: Instant) -> Vec<Turn<'_>> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.targets.len().max(1);
         let (before, from) = self.targets.split_at(turn.min(self.targets.len()));
         let all = from.iter().chain(before);
-        let (mut attempts, mut usual, mut last) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut attempts, mut usual) = (Vec::new(), Vec::new());
+        let (mut due, mut left_out) = (Vec::new(), Vec::new());
         for target in all.clone() {
             let shared = &target.spoken(is_http2).health;
             let mut health = shared.lock();
             if !attempts.is_empty() && health.is_due(now) {
-                last.push((target, None));
+                due.push(Turn::of(target));
                 continue;
             }
             match health.enter(now) {
-                Use::Usual => usual.push((target, None)),
-                Use::Attempt => attempts.push((target, Some(Attempt(shared)))),
-                Use::LeftOut => {}
+                Use::Usual => usual.push(Turn::of(target)),
+                Use::Attempt => {
+                    attempts.push(Turn { _attempt: Some(Attempt(shared)), ..Turn::of(target) });
+                }
+                Use::LeftOut => left_out.push(Turn { is_left_out: true, ..Turn::of(target) }),
             }
         }
         if attempts.is_empty() && usual.is_empty() {
-            usual = all.map(|target| (target, None)).collect();
+            left_out.clear();
+            usual = all.map(Turn::of).collect();
         }
-        usual.sort_by_key(|(target, _)| target.load.get());
-        attempts.into_iter().chain(usual).chain(last).collect()
+        usual.sort_by_key(|turn| turn.target.load.get());
+        attempts.into_iter().chain(usual).chain(due).chain(left_out).collect()
     }
 
     /// Notes how a request at a server has ended.

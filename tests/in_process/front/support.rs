@@ -129,7 +129,8 @@ pub(crate) struct RecordedCheck {
     pub(crate) hits: i64,
 }
 
-/// Answers by domain; a domain that is not in the table has no rules. `held` waits for a permit.
+/// Answers by domain; a domain that is not in the table has no rules. `held` waits for a permit, and in `full` too
+/// many requests are in flight.
 pub(crate) struct Table {
     pub(crate) answers: BTreeMap<&'static str, CheckResponse>,
     pub(crate) checks: Mutex<Vec<RecordedCheck>>,
@@ -198,8 +199,8 @@ impl Reserve for Table {
 }
 
 impl LimitInFlight for Table {
-    async fn enter(&self, _: CheckRequest<'_>) -> Entered {
-        Entered::Admitted(None)
+    async fn enter(&self, request: CheckRequest<'_>) -> Entered {
+        if request.domain == "full" { Entered::Refused(limited()) } else { Entered::Admitted(None) }
     }
 }
 

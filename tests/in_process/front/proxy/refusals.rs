@@ -5,6 +5,7 @@ use http::{Request, Version};
 use http_body_util::{BodyExt, Full};
 use tidegate::decide::CheckResponse;
 use tidegate_limiter::engine::{Retry, Verdict};
+use tidegate_limiter::quota::{Algorithm, Quota, QuotaParts};
 use tidegate_limiter::units::Span;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -143,6 +144,31 @@ async fn a_queue_is_bounded_in_time_and_number_and_gives_hits_back() {
     assert_eq!(request(second.addr(), "GET", "/", &[], b"").await.status, 429);
     let hits: Vec<i64> = table.checks().iter().map(|check| check.hits).collect();
     assert_eq!(hits, [1, 1, -1]);
+    assert_eq!(app.text(), "");
+}
+
+/// Who waits behind a turn has a later one, so nobody gets it again.
+#[tokio::test]
+async fn what_is_refused_at_its_turn_gives_back_all_but_that() {
+    let app = RawApp::start(&[]).await;
+    for (queue, hits) in [(Some(3), vec![1]), (None, vec![1, -1])] {
+        let parts = QuotaParts {
+            algorithm: Algorithm::LeakyBucket,
+            limit: 10,
+            window: Span::from_secs(1),
+            burst: 10,
+            sub_windows: 1,
+            queue,
+        };
+        let mut rule = rule(None, &[]);
+        rule.limits.push(Quota::new(parts).expect("valid"));
+        let verdict = admitted(10, 5, Span::from_secs(1));
+        let table = Table::new([("full", answer(vec![status(rule, &[verdict], 0)]))]);
+        let proxy = proxy(&table, &[app.addr], &domain("full")).await;
+        assert_eq!(request(proxy.addr(), "GET", "/", &[], b"").await.status, 429);
+        let counted: Vec<i64> = table.checks().iter().map(|check| check.hits).collect();
+        assert_eq!(counted, hits, "queue {queue:?}");
+    }
     assert_eq!(app.text(), "");
 }
 

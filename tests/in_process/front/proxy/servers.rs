@@ -99,6 +99,40 @@ async fn a_server_that_fails_in_a_row_is_left_out() {
     assert_eq!(served.load(Ordering::Relaxed), 17);
 }
 
+/// Two servers that restart one after the other: the first is up again before its ten seconds are
+/// over.
+#[tokio::test]
+async fn a_server_that_is_left_out_is_tried_when_no_other_can_be_reached() {
+    let answers = AtomicUsize::new(0);
+    let restarted = RawApp::with(move |_| match answers.fetch_add(1, Ordering::Relaxed) {
+        0 | 1 => String::new(),
+        _ => "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nback".to_owned(),
+    })
+    .await;
+    let other = RawApp::with(|_| {
+        "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 5\r\n\r\nother".to_owned()
+    })
+    .await;
+    let servers = [restarted.addr, other.addr];
+    let proxy = proxy(&Table::usual(), &servers, "eject_after = 2\n").await;
+    let mut bodies = Vec::new();
+    for _ in 0..8 {
+        let reply = request(proxy.addr(), "GET", "/", &[], b"").await;
+        bodies.extend((reply.status == 200).then_some(reply.body));
+    }
+    assert_eq!((bodies, proxy.upstreams.ejections.get()), (vec!["other".to_owned(); 6], 1));
+    let addr = other.addr;
+    drop(other);
+    until("nothing listens there", Duration::from_secs(10), async || {
+        TcpStream::connect(addr).await.map_or(Ok(()), |_| Err("it listens".to_owned()))
+    })
+    .await;
+    for _ in 0..2 {
+        let reply = request(proxy.addr(), "GET", "/", &[], b"").await;
+        assert_eq!((reply.status, reply.body.as_str()), (200, "back"));
+    }
+}
+
 /// A header chooses what is spoken to a server, so it must not say whether that is used.
 #[tokio::test]
 async fn a_client_of_grpc_takes_no_server_without_http2_from_others() {
