@@ -123,8 +123,8 @@ impl Edge {
             None => return,
             Some(Ok(())) => {}
             Some(Err(_)) => tracing::warn!(
-                "no core of this region has said where keys are decided; answering by each rule's \
-                 on_unavailable until one does (cluster.seeds)"
+                "no core of this region has said where keys are decided, and by what time; \
+                 answering by each rule's on_unavailable until one does (cluster.seeds)"
             ),
         }
         self.is_open.cancel();
