@@ -87,12 +87,12 @@ struct Spoken {
 struct Turn<'a> {
     target: &'a Target,
     is_left_out: bool,
-    _attempt: Option<Attempt<'a>>,
+    attempt: Option<Attempt<'a>>,
 }
 
 impl<'a> Turn<'a> {
     fn of(target: &'a Target) -> Self {
-        Self { target, is_left_out: false, _attempt: None }
+        Self { target, is_left_out: false, attempt: None }
     }
 }
 
@@ -191,7 +191,7 @@ impl Upstreams {
         let is_http2 = self.is_http2(head.is_grpc);
         let mut is_full = false;
         for turn in self.by_load(is_http2, Instant::now()) {
-            let Turn { target, is_left_out, _attempt } = turn;
+            let Turn { target, is_left_out, attempt: _attempt } = turn;
             // What too many requests are in flight at is up.
             if is_left_out && is_full {
                 break;
@@ -250,7 +250,7 @@ impl Upstreams {
             match health.enter(now) {
                 Use::Usual => usual.push(Turn::of(target)),
                 Use::Attempt => {
-                    attempts.push(Turn { _attempt: Some(Attempt(shared)), ..Turn::of(target) });
+                    attempts.push(Turn { attempt: Some(Attempt(shared)), ..Turn::of(target) });
                 }
                 Use::LeftOut => left_out.push(Turn { is_left_out: true, ..Turn::of(target) }),
             }
@@ -461,7 +461,8 @@ mod tests {
         let upstreams = Upstreams::new(&config, tls, Arc::default());
         let chosen = |now| -> Vec<_> {
             let servers = upstreams.by_load(false, now).into_iter();
-            servers.map(|(target, attempt)| (target.authority.as_str(), attempt)).collect()
+            let used = servers.filter(|turn| !turn.is_left_out);
+            used.map(|turn| (turn.target.authority.as_str(), turn.attempt)).collect()
         };
         let (bad, good) = ("127.0.0.1:1", "127.0.0.1:2");
         let fails = || upstreams.observe(&upstreams.targets[0], false, Some(&Failure::Broken));
@@ -474,6 +475,8 @@ mod tests {
         assert_eq!(chosen(start).len(), 2);
         fails();
         is(&chosen(start), &[(good, false)]);
+        let last = upstreams.by_load(false, start).pop().expect("another one");
+        assert_eq!((last.target.authority.as_str(), last.is_left_out), (bad, true), "in case");
 
         let over = Instant::now() + EJECTED_FOR;
         let _load = InFlight::new(&upstreams.targets[0].load, None, &permit(&upstreams));
@@ -510,15 +513,16 @@ mod tests {
         let over = Instant::now() + EJECTED_FOR;
         // The request that has this waits for a server that hangs.
         let hangs = upstreams.by_load(false, over);
-        let tried = |chosen: &[(&Target, Option<Attempt<'_>>)]| -> Vec<String> {
-            let tried = chosen.iter().filter(|(_, attempt)| attempt.is_some());
-            tried.map(|(target, _)| target.authority.to_string()).collect()
+        let tried = |turns: &[Turn<'_>]| -> Vec<String> {
+            let tried = turns.iter().filter(|turn| turn.attempt.is_some());
+            tried.map(|turn| turn.target.authority.to_string()).collect()
         };
-        assert_eq!((hangs.len(), tried(&hangs).len()), (3, 1), "all are there, in case");
+        let left_out = |turns: &[Turn<'_>]| turns.iter().filter(|turn| turn.is_left_out).count();
+        assert_eq!((hangs.len(), tried(&hangs).len(), left_out(&hangs)), (3, 1, 0), "in case");
         let next = upstreams.by_load(false, over);
-        assert_eq!((next.len(), tried(&next).len()), (2, 1));
+        assert_eq!((next.len(), tried(&next).len(), left_out(&next)), (3, 1, 1));
         assert_ne!(tried(&hangs), tried(&next));
-        assert_eq!(upstreams.by_load(false, over).len(), 1);
+        assert_eq!(left_out(&upstreams.by_load(false, over)), 2);
     }
 
     fn permit(upstreams: &Upstreams) -> Arc<OwnedSemaphorePermit> {

@@ -33,6 +33,8 @@ TIMEOUT = 0.010
 #: No check waits for the connection of another one: httpcore loses a connection that it gives to a
 #: request which stops waiting. There are as many as checks at once, and those that are ending.
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+#: Requests of an `AsyncClient` at once, with those that nothing waits for any more.
+GOING_ON_MAX = 1_000
 #: The fields of a node's answer that are meant for the client of a service.
 FIELDS = (
     "ratelimit",
@@ -164,9 +166,10 @@ class AsyncClient(_Asker):
     in seconds.
 
     A request that goes on after its deadline, or after the task that waits for it was cancelled, is
-    not cancelled: it ends by itself, after the deadline of each of its steps. httpcore loses the
-    connections of requests that are cancelled from outside, and with all of them lost no check
-    would be decided any more.
+    not cancelled: it ends by itself, when a step of it lasts for as long as the deadline. httpcore
+    loses the connections of requests that are cancelled from outside, and with all of them lost no
+    check would be decided any more. While `GOING_ON_MAX` requests go on, no further check is sent,
+    and it stays undecided.
     """
 
     def __init__(
@@ -188,6 +191,8 @@ class AsyncClient(_Asker):
     async def check(self, *descriptors: Descriptor, hits: int = 1) -> Verdict:
         """As `Client.check`."""
         body = check_body(self.domain, descriptors, hits)
+        if len(self._asked) >= GOING_ON_MAX:
+            return self.undecided(f"{GOING_ON_MAX} requests go on")
         posting = self._http.post("/v1/check", content=body, headers=_JSON)
         asked = asyncio.create_task(posting)
         self._asked.add(asked)
