@@ -35,7 +35,7 @@ use crate::home_copies::{Due, HomeCopies};
 use crate::membership::{Membership, PingAnswer};
 use crate::mesh::wire::{Call, GlobalPing, GlobalPong, Reply};
 use crate::mesh::{Mesh, Peer, StreamClass};
-use crate::ownership::driver::skip_pause;
+use crate::ownership::driver::{pause, silent, skip_pause};
 use crate::ownership::{Driver, Ownership};
 use crate::replication::Replicator;
 
@@ -348,10 +348,8 @@ impl Global {
         let now = self.ownership.monotonic();
         let (report, complaints, own, copied) = {
             let state = &mut *self.state.lock();
-            let paused = now.since(state.ticked);
-            if paused > Span::from_nanos(self.options.lease.as_nanos() / 2) {
-                skip_pause(&mut state.heard, now, paused);
-            }
+            let paused = self.pause(state, now);
+            skip_pause(&mut state.heard, now, paused);
             state.ticked = now;
             let own = self.own_id(&state.map);
             let saved = self.saved(state.map.cluster);
@@ -396,12 +394,14 @@ impl Global {
             .map(|own| own.id)
     }
 
+    fn pause(&self, state: &State, now: Monotonic) -> Span {
+        pause(state.ticked, now, Span::from_nanos(self.options.lease.as_nanos() / 2))
+    }
+
     fn complaints(&self, state: &State, now: Monotonic) -> Complaints {
         let own = self.own_id(&state.map);
-        let is_silent = |(id, heard): &(&MemberId, &Monotonic)| {
-            Some(**id) != own && now >= heard.plus(self.options.down_after)
-        };
-        let silent = state.heard.iter().filter(is_silent).map(|(id, _)| *id);
+        let silent = silent(&state.heard, self.pause(state, now), now, self.options.down_after);
+        let silent = silent.filter(|id| Some(*id) != own);
         Complaints { silent: silent.take(COMPLAINTS_MAX).collect(), ..Complaints::default() }
     }
 

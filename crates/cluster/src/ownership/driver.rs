@@ -565,10 +565,9 @@ impl Driver {
         let own = machines.ring.own_id();
         // The others ping voters only, and are silent to each other.
         let votes = machines.map.voters.contains(&self.options.me);
-        let is_silent = |(id, heard): &(&MemberId, &Monotonic)| {
-            votes && Some(**id) != own && now >= heard.plus(self.options.down_after)
-        };
-        let silent = machines.heard.iter().filter(is_silent).map(|(id, _)| *id);
+        let paused = pause(machines.ticked, now, STALL_MIN);
+        let silent = silent(&machines.heard, paused, now, self.options.down_after);
+        let silent = silent.filter(|id| votes && Some(*id) != own);
         let is_copying = now < machines.copied_at.plus(COPYING_FOR);
         // A member that waits for this node may not reach the leader, as this node does. While
         // counts are copied, it is this node that takes its time.
@@ -855,10 +854,7 @@ impl Driver {
     /// Renews or loses the lease, and claims ranges.
     fn tick(&self, machines: &mut Machines) {
         let now = self.ownership.monotonic();
-        let paused = now.since(machines.ticked);
-        if paused > STALL_MIN {
-            skip_pause(&mut machines.heard, now, paused);
-        }
+        skip_pause(&mut machines.heard, now, pause(machines.ticked, now, STALL_MIN));
         machines.ticked = now;
         let copied = self.counters.copied.load(Ordering::Relaxed);
         if copied != machines.copied {
@@ -907,6 +903,26 @@ impl Driver {
     }
 }
 
+/// How long a node that ticked last at `ticked` has stood still until `now`: zero if it ticks as
+/// it should, at least once in `stall_min`.
+pub(crate) fn pause(ticked: Monotonic, now: Monotonic, stall_min: Span) -> Span {
+    let paused = now.since(ticked);
+    if paused > stall_min { paused } else { Span::ZERO }
+}
+
+/// The members that were not heard for `down_after`, a pause of this node apart: this may be asked
+/// before the first tick after it.
+pub(crate) fn silent(
+    heard: &BTreeMap<MemberId, Monotonic>,
+    paused: Span,
+    now: Monotonic,
+    down_after: Span,
+) -> impl Iterator<Item = MemberId> {
+    let is_silent =
+        move |(_, heard): &(&MemberId, &Monotonic)| now >= heard.plus(paused).plus(down_after);
+    heard.iter().filter(is_silent).map(|(id, _)| *id)
+}
+
 /// What members sent in a pause of this node before `now` was not read, so the pause does not count
 /// as their silence. The time before it does: a node that stalls repeatedly notices a dead one too.
 pub(crate) fn skip_pause(heard: &mut BTreeMap<MemberId, Monotonic>, now: Monotonic, paused: Span) {
@@ -940,5 +956,31 @@ impl Machines {
             subscribed.iter().filter(|id| !ring.members().contains(id)).cloned().collect();
         subscribed.retain(|id| !gone.contains(id));
         gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first that asks after a pause need not be the tick.
+    #[test]
+    fn a_pause_of_this_node_is_no_silence_of_others_before_its_next_tick() {
+        let at = |millis| Monotonic::START.plus(Span::from_millis(millis));
+        let (live, dead) = (MemberId(1), MemberId(2));
+        let mut heard = BTreeMap::from([(live, at(9_980)), (dead, at(9_100))]);
+        let ticked = at(10_000);
+        let silent = |heard: &BTreeMap<MemberId, Monotonic>, paused, now| -> Vec<MemberId> {
+            silent(heard, paused, now, Span::from_secs(1)).collect()
+        };
+        // It stood still for 2.5 s, and goes on. The pings of before the pause count.
+        let resumed = at(12_500);
+        let paused = pause(ticked, resumed, STALL_MIN);
+        assert_eq!(silent(&heard, paused, resumed), []);
+        let later = at(12_600);
+        assert_eq!(silent(&heard, pause(ticked, later, STALL_MIN), later), []);
+        skip_pause(&mut heard, later, pause(ticked, later, STALL_MIN));
+        let (ticked, next) = (later, at(12_700));
+        assert_eq!(silent(&heard, pause(ticked, next, STALL_MIN), next), [dead]);
     }
 }
