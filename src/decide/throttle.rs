@@ -62,8 +62,8 @@ impl Throttle for Decider {
     }
 }
 
-/// How many of `deferred` may be decided together: those before the first that gives back what may
-/// be taken by one before it of the same key, or may take what one before it gives back.
+/// How many of `deferred` may be decided together: those before the first that has to wait for one
+/// of the same key, because either of the two gives hits back.
 fn ordered_run(deferred: &[(usize, PlannedCheck)]) -> usize {
     let gives_back = |check: &PlannedCheck| check.hits < Hits::PEEK;
     if !deferred.iter().any(|(_, check)| gives_back(check)) {

@@ -186,7 +186,7 @@ fn create(folder: &Path, path: &Path) -> io::Result<Option<Database>> {
         created => created,
     });
     let created = created.map_err(io::Error::other)?;
-    // Nobody else has the file open, so nobody else renames one.
+    // The open database is locked, so no other process renames the file meanwhile.
     if path.try_exists()? {
         std::fs::remove_file(&unfinished)?;
         return Ok(None);

@@ -360,8 +360,8 @@ impl<D: LimitInFlight> ProxyListener<D> {
     }
 }
 
-/// Those of `descriptors` that have no turn in a queue. One that has passed is used: what waits
-/// behind it has later ones, and the next request would get the same as the last of these.
+/// Those of `descriptors` that have no turn in a queue. A turn that has passed is used: the
+/// requests behind it have later ones, and the next would get the same as the last of these.
 fn without_turns<'a>(
     descriptors: &[Descriptor<'a>],
     answer: &CheckResponse,

@@ -129,8 +129,8 @@ pub(crate) struct RecordedCheck {
     pub(crate) hits: i64,
 }
 
-/// Answers by domain; a domain that is not in the table has no rules. `held` waits for a permit, and in `full` too
-/// many requests are in flight.
+/// Answers by domain; a domain that is not in the table has no rules. `held` waits for a permit, and
+/// in `full` too many requests are in flight.
 pub(crate) struct Table {
     pub(crate) answers: BTreeMap<&'static str, CheckResponse>,
     pub(crate) checks: Mutex<Vec<RecordedCheck>>,

@@ -926,6 +926,9 @@ pub(crate) fn silent(
 /// What members sent in a pause of this node before `now` was not read, so the pause does not count
 /// as their silence. The time before it does: a node that stalls repeatedly notices a dead one too.
 pub(crate) fn skip_pause(heard: &mut BTreeMap<MemberId, Monotonic>, now: Monotonic, paused: Span) {
+    if paused.is_zero() {
+        return;
+    }
     for heard in heard.values_mut() {
         *heard = heard.plus(paused).min(now);
     }

@@ -147,7 +147,7 @@ async fn a_queue_is_bounded_in_time_and_number_and_gives_hits_back() {
     assert_eq!(app.text(), "");
 }
 
-/// Who waits behind a turn has a later one, so nobody gets it again.
+/// The requests behind a turn have later ones, so one that has passed is not given out again.
 #[tokio::test]
 async fn what_is_refused_at_its_turn_gives_back_all_but_that() {
     let app = RawApp::start(&[]).await;
