@@ -360,7 +360,9 @@ impl Decider {
             return Some((leased.verdicts, None));
         }
         let beside = to.map_or(0, |(holder, _)| self.holders_beside(holder, limits));
-        let (unknown, since) = self.unknown_grants_of(limits, now);
+        // A peer that forwards a check of a leased rule says so by what it asks for.
+        let is_leased = limits.leased.is_some() || ask.is_some();
+        let (unknown, since) = self.unknown_grants_of((*scope, is_leased), now);
         let owns = || self.decides_since(*scope, token, since);
         let charged = grant_ledger.enter(counters, to, now, |has_room, known| {
             let holder = to.map(|(holder, _)| holder).filter(|_| has_room);

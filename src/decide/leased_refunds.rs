@@ -140,11 +140,11 @@ impl Decider {
     /// As [`Decider::unknown_grants`]; of a strict rule nothing, as mostly none was granted.
     pub(super) fn unknown_grants_of(
         &self,
-        limits: &Limits,
+        (scope, is_leased): (Scope, bool),
         now: Timestamp,
     ) -> (UnknownGrants, Monotonic) {
-        let (unknown, since) = self.unknown_grants(limits.scope, now);
-        (if limits.leased.is_some() { unknown } else { UnknownGrants::default() }, since)
+        let (unknown, since) = self.unknown_grants(scope, now);
+        (if is_leased { unknown } else { UnknownGrants::default() }, since)
     }
 
     /// Whether this node decides the key at `token`, and has its ranges since then.

@@ -10,16 +10,19 @@ use tidegate_cluster::environment::Environment;
 use tidegate_cluster::mesh::codec::{COMBINED_CHECKS, VERSION, VERSIONS};
 use tidegate_cluster::pki::Authority;
 use tidegate_limiter::descriptor::Entry;
+use tidegate_limiter::policy::Scope;
 use tidegate_limiter::units::Span;
 use tidegate_ownership::Versions;
 use tidegate_rules::stats::{GrantedCounts, RuleCounts};
 use tidegate_testkit::certificates::{authority, identity};
-use tidegate_testkit::in_process::{Node, NodeOptions, cluster, settled};
+use tidegate_testkit::in_process::{Node, NodeOptions, cluster, cluster_under, settled};
 use tidegate_testkit::rules::book;
 use tidegate_testkit::wait::eventually;
 use tokio_util::sync::CancellationToken;
 
-use super::forwarding::bench::{TIMEOUT, count, patient, remaining, source, value_of};
+use super::forwarding::bench::{
+    TIMEOUT, count, id, patient, remaining, source, token, value, value_of, without,
+};
 
 const LIMIT: usize = 300;
 /// The longest of a grant.
@@ -284,6 +287,40 @@ async fn a_refund_takes_no_hits_for_those_that_come_back_unspent() {
         admitted += burst(&nodes, key, &value, LIMIT / 3).await.all;
         assert_eq!(admitted, LIMIT, "{key}");
     }
+}
+
+/// A node has joined and owns the key, and knows nothing of what the owner before it granted: what
+/// is given back at a third node takes nothing that the holder may still spend.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refund_takes_nothing_that_the_owner_before_granted() {
+    let authority = authority();
+    let of_all = [("a", "eu"), ("b", "eu"), ("c", "eu"), ("d", "eu")];
+    let mut nodes = cluster_under(&authority, &of_all, RULES, patient).await;
+    let owner = |node: &Node, token| node.core.topology.load().owner(Scope::Region, token).cloned();
+    let before = without(&nodes[0], "d");
+    let of_d = |token| owner(&nodes[0], token) == Some(id("d"));
+    let of_b_before = |token| before.owner(Scope::Region, token) == Some(&id("b"));
+    let value = value(&nodes[0], "fixed", |token| of_d(token) && of_b_before(token));
+    let token = token(&nodes[0], "fixed", &value);
+    nodes.pop().expect("d").stop().await;
+    eventually("d is gone", TIMEOUT, || owner(&nodes[0], token) == Some(id("b"))).await;
+
+    let (seeds, identity) = (&[nodes[0].addr()][..], identity(&authority, &authority, "d", "eu"));
+    let options =
+        NodeOptions { id: "d", region: "eu", seeds, identity, rules: RULES, change: patient };
+    let d = Node::start(options).await;
+    let end = tokio::time::Instant::now() + TIMEOUT;
+    // What was granted is renewed until then.
+    while !d.core.ownership.decides(Scope::Region, token) {
+        assert!(tokio::time::Instant::now() < end, "d does not join");
+        let held = nodes[0].core.decider.granted_hits().1;
+        nodes[0].check_hits("fixed", &value, i64::from(held == 0)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    nodes[2].check_hits("fixed", &value, -300).await;
+    nodes.push(d);
+    let admitted = burst(&nodes, "fixed", &value, LIMIT).await.all;
+    assert!(admitted <= LIMIT, "{admitted}");
 }
 
 /// The owner has the files of after a reload already, and a holder spends what it was granted by

@@ -229,20 +229,38 @@ async fn a_pair_that_is_founded_anew_has_the_counts_of_the_node_that_stayed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_process_of_the_voter_of_a_pair_founds_nothing_and_ends() {
     let options = ClusterOptions { nodes: &["n1", "n2"], ..QUOTA };
+    a_second_process_ends_beside(Cluster::start(TIDEGATE, options).await, options).await;
+}
+
+/// No other node sees both: the member itself says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_process_of_the_last_node_of_a_pair_founds_nothing_and_ends() {
+    let options = ClusterOptions { nodes: &["n1", "n2"], ..QUOTA };
     let mut cluster = Cluster::start(TIDEGATE, options).await;
+    cluster.nodes[1].kill();
+    cluster.nodes.truncate(1);
+    a_second_process_ends_beside(cluster, options).await;
+}
+
+/// A second process of the name of the first node, without a disk, that knows the last of `cluster`.
+async fn a_second_process_ends_beside(mut cluster: Cluster, options: ClusterOptions<'_>) {
+    let (members, keys) = (cluster.nodes.len(), ["k1", "k2", "k3"].map(str::to_owned));
+    let listeners: Vec<usize> = (0..members).collect();
     let id = cluster.nodes[0].map().await.unwrap().cluster;
-    cluster.add("n1", "n1-again", options).start();
+    let seed = cluster.nodes[members - 1].mesh;
+    let second = cluster.add("n1", "n1-again", options);
+    second.set(&format!("cluster.seeds={seed}"));
+    second.start();
     until("the second process ends", Duration::from_secs(90), async || {
         assert_eq!(cluster.nodes[0].has_ended(), None, "the member goes on");
-        cluster.nodes[2].has_ended().map(|_| ()).ok_or_else(|| "both run".to_owned())
+        cluster.nodes[members].has_ended().map(|_| ()).ok_or_else(|| "both run".to_owned())
     })
     .await;
-    assert!(!cluster.nodes[2].log().contains("founding a cluster"));
-    cluster.nodes.truncate(2);
+    assert!(!cluster.nodes[members].log().contains("founding a cluster"));
+    cluster.nodes.truncate(members);
     cluster.one_view().await;
     assert_eq!(cluster.nodes[0].map().await.unwrap().cluster, id);
-    let keys = ["k1", "k2", "k3"].map(str::to_owned);
-    assert_eq!(admitted(&cluster, &[0, 1], &keys).await, [LIMIT; 3]);
+    assert_eq!(admitted(&cluster, &listeners, &keys).await, [LIMIT; 3]);
 }
 
 /// The third node has copies of all counts and runs on.

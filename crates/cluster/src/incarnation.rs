@@ -1,7 +1,8 @@
 //! This node's id and generation.
 //!
 //! The generation is bumped while the node runs when a peer has seen a higher one: the clock was
-//! set back between two starts of the node.
+//! set back between two starts of the node. A process of the same id that is a member says that it
+//! has seen one, too.
 //!
 //! Of two processes that run under one id, one ends. The cluster map says which: a process that was
 //! a member and finds another run of its id in a newer map ([`Incarnation::displaced_by`]). Until
@@ -13,7 +14,7 @@
 //! *Example*: both have bumped six times. One waits for three rounds and the other for nine. The
 //! first ends after 6 s; the other bumps nothing in its fifth round at the latest, and goes on.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate_limiter::engine::ActorId;
@@ -39,6 +40,8 @@ pub struct Incarnation {
     generation: watch::Sender<Generation>,
     /// Since the process was last alone under its id.
     bumps: watch::Sender<u32>,
+    /// How often a peer named another generation of this node.
+    sightings: AtomicU64,
     /// Before it ends.
     rounds: u64,
     is_member: AtomicBool,
@@ -52,7 +55,8 @@ impl Incarnation {
         let (bumps, _) = watch::channel(0);
         let rounds = 1 + 2 * (now.as_nanos() / 1_000 % PATIENCES);
         let (is_member, displaced) = (AtomicBool::new(false), CancellationToken::new());
-        Self { node, generation, bumps, rounds, is_member, displaced }
+        let sightings = AtomicU64::new(0);
+        Self { node, generation, bumps, sightings, rounds, is_member, displaced }
     }
 
     pub fn node(&self) -> &NodeId {
@@ -70,6 +74,9 @@ impl Incarnation {
 
     /// Raises the generation above `highest_seen`, which a peer reported, unless it is not lower.
     pub fn bump(&self, highest_seen: Generation) {
+        if highest_seen != self.generation() {
+            self.sightings.fetch_add(1, Ordering::Relaxed);
+        }
         let has_grown = self.generation.send_if_modified(|own| {
             let is_newer = highest_seen > *own && highest_seen.0 < u64::MAX;
             if is_newer {
@@ -101,6 +108,17 @@ impl Incarnation {
         self.is_member.store(is_member, Ordering::Relaxed);
     }
 
+    /// Whether this run is known to be a member of the map in force.
+    pub fn is_member(&self) -> bool {
+        self.is_member.load(Ordering::Relaxed)
+    }
+
+    /// Grows each time a peer names a generation that is not this one's: a process that ran before
+    /// under this id, or one that runs beside this.
+    pub fn sightings(&self) -> u64 {
+        self.sightings.load(Ordering::Relaxed)
+    }
+
     /// Notifies when the generation changes.
     pub fn subscribe(&self) -> watch::Receiver<Generation> {
         self.generation.subscribe()
@@ -120,7 +138,7 @@ impl Incarnation {
         while bumps.wait_for(|bumps| *bumps > BUMPS_MAX).await.is_ok() {
             if self.is_left_alone().await {
                 self.bumps.send_replace(0);
-            } else if !self.is_member.load(Ordering::Relaxed) {
+            } else if !self.is_member() {
                 return;
             }
         }

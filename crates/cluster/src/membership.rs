@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tidegate_limiter::units::{Monotonic, Span};
 use tidegate_ownership::autopilot::{Autopilot, Complaints, JoinRequest, Settings};
 use tidegate_ownership::cluster_map::{ClusterId, HomeRegions, MapMember, MapState, Voters};
-use tidegate_ownership::identity::{Generation, NodeId};
+use tidegate_ownership::identity::NodeId;
 use tidegate_ownership::{ClusterMap, Epoch, Identity, MemberId};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -93,10 +93,11 @@ struct State {
     /// Since when this node could found, if nothing changes. By an order: since when it intends
     /// to, has begun to, or goes on after it stood still.
     may_found_since: Option<Monotonic>,
-    /// This node's generation when it last looked whether it founds.
-    generation: Generation,
-    /// When it was seen to have changed.
-    changed_at: Option<Monotonic>,
+    /// How often peers had named another generation of this node when it last looked whether it
+    /// founds.
+    sightings: u64,
+    /// When that was seen to have grown.
+    sighted_at: Option<Monotonic>,
     /// When peers were last known that are not any more, for [`ALONE_FOR`].
     lost: BTreeMap<NodeId, Monotonic>,
     /// It has proposed the first members of the cluster that it founds by an order, and gives way
@@ -259,8 +260,8 @@ impl Membership {
             misses: 0,
             foundings: 0,
             may_found_since: None,
-            generation: incarnation.generation(),
-            changed_at: None,
+            sightings: incarnation.sightings(),
+            sighted_at: None,
             lost: BTreeMap::new(),
             has_admitted: false,
             ticked_at: Monotonic::default(),
@@ -986,9 +987,9 @@ impl Membership {
     /// there. Not while another process runs as this node: it may be a member of a cluster.
     fn found(&self, state: &mut State) -> Vec<Request> {
         let now = self.now();
-        let generation = self.incarnation.generation();
-        if std::mem::replace(&mut state.generation, generation) != generation {
-            state.changed_at = Some(now);
+        let sightings = self.incarnation.sightings();
+        if std::mem::replace(&mut state.sightings, sightings) != sightings {
+            state.sighted_at = Some(now);
         }
         let fresh: BTreeMap<NodeId, Identity> =
             state.peers.iter().map(|(id, peer)| (id.clone(), peer.identity.clone())).collect();
@@ -1020,8 +1021,8 @@ impl Membership {
                 return Vec::new();
             }
             // A process of this node that is a member of one takes its connections in turn.
-            let is_newly_seen = state.changed_at.is_some_and(|at| now < at.plus(ALONE_FOR));
-            if is_newly_seen || !state.lost.is_empty() {
+            let is_sighted = state.sighted_at.is_some_and(|at| now < at.plus(ALONE_FOR));
+            if is_sighted || !state.lost.is_empty() {
                 return Vec::new();
             }
             // Another one each time: a map of the cluster before would be taken for a newer one.

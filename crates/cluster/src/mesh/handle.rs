@@ -501,7 +501,7 @@ impl Mesh {
                 let outcome = if reached_itself { DialOutcome::Own } else { DialOutcome::Failed };
                 self.registry.dial_ended(addr, outcome);
                 count(&self.counters.dials_failed, 1);
-                // A refusal that names a higher generation means that our clock was set back.
+                // Our clock was set back, or another process runs under this name.
                 if let HelloError::RefusedByPeer(Refusal::Generation(highest_seen)) = &error {
                     self.options.incarnation.bump(*highest_seen);
                 }
@@ -598,7 +598,8 @@ impl Mesh {
         let required_version = self.required_version.load(Ordering::Relaxed);
         let own = self.own_hello(highest_seen);
         let revocations = self.revocations.clone();
-        Expected { own, secrets, highest_seen, required_version, full, revocations }
+        let is_member = self.options.incarnation.is_member();
+        Expected { own, secrets, is_member, highest_seen, required_version, full, revocations }
     }
 
     fn own_hello(&self, highest_seen: Option<Generation>) -> Hello {

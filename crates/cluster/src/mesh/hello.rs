@@ -56,6 +56,8 @@ pub(super) struct Expected {
     pub(super) own: Hello,
     /// Fingerprints of key secrets that are accepted besides our own.
     pub(super) secrets: Vec<u64>,
+    /// This run is a member of the map in force: another one of its name is to give way.
+    pub(super) is_member: bool,
     /// The highest generation seen of the node that is to be checked.
     pub(super) highest_seen: Option<Generation>,
     /// The lowest version of the wire format that a node of this region may speak.
@@ -171,13 +173,20 @@ fn check_fields(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
     if hello.shared != own.shared {
         return Err(Refusal::Settings(own.shared));
     }
-    if hello.node == own.node {
+    if hello.node == own.node && (hello.birth == own.birth || !expected.is_member) {
         return Err(Refusal::Own);
     }
     expected.full.clone().map_or(Ok(()), Err)
 }
 
 fn check_generation(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
+    let own = &expected.own;
+    if hello.node == own.node {
+        // As a third node says that hears of both: the other process raises its generation each
+        // time, so it founds nothing, and ends.
+        let Generation(higher) = own.generation.max(hello.generation);
+        return Err(Refusal::Generation(Generation(higher.saturating_add(1))));
+    }
     match expected.highest_seen {
         Some(highest) if highest > hello.generation => Err(Refusal::Generation(highest)),
         _ => Ok(()),
@@ -247,11 +256,16 @@ mod tests {
         }
     }
 
+    fn another_process(node: &str, generation: u64) -> Hello {
+        Hello { birth: 2, generation: Generation(generation), ..hello(node) }
+    }
+
     #[test]
     fn a_hello_is_checked_for_cluster_secret_and_generation() {
         let expected = Expected {
             own: hello("a"),
             secrets: vec![9, 10],
+            is_member: true,
             highest_seen: Some(Generation(5)),
             required_version: 0,
             full: None,
@@ -270,6 +284,8 @@ mod tests {
                 Err(Refusal::Settings(SHARED)),
             ),
             (hello("a"), Err(Refusal::Own)),
+            (another_process("a", 4), Err(Refusal::Generation(Generation(6)))),
+            (another_process("a", 9), Err(Refusal::Generation(Generation(10)))),
             (
                 Hello { generation: Generation(4), ..hello("b") },
                 Err(Refusal::Generation(Generation(5))),
@@ -281,6 +297,8 @@ mod tests {
             let checked = checked.and_then(|()| check_generation(&hello, &expected));
             assert_eq!(checked, outcome);
         }
+        let joining = Expected { is_member: false, ..expected.clone() };
+        assert_eq!(check_fields(&another_process("a", 9), &joining), Err(Refusal::Own));
         let required = Expected { required_version: 5, ..expected.clone() };
         let older = Hello { versions: speaks(4, 4), ..hello("b") };
         assert_eq!(check_fields(&older, &expected), Ok(()));
