@@ -497,8 +497,11 @@ impl Mesh {
                 self.establish(connection, hello, began, service).await;
             }
             Err(error) => {
-                let reached_itself = matches!(error, HelloError::RefusedByPeer(Refusal::Own));
-                let outcome = if reached_itself { DialOutcome::Own } else { DialOutcome::Failed };
+                let outcome = match error {
+                    HelloError::RefusedByPeer(Refusal::Own) => DialOutcome::Own,
+                    HelloError::RefusedByPeer(Refusal::Generation(_)) => DialOutcome::Outdated,
+                    _ => DialOutcome::Failed,
+                };
                 self.registry.dial_ended(addr, outcome);
                 count(&self.counters.dials_failed, 1);
                 // Our clock was set back, or another process runs under this name.

@@ -66,6 +66,8 @@ pub(super) enum DialOutcome<'a> {
     Answered(&'a NodeId),
     /// No answer, or the hello was refused.
     Failed,
+    /// The hello was refused for its generation: the next has a higher one.
+    Outdated,
     /// This node reached itself: a seed list usually contains every node.
     Own,
 }
@@ -215,6 +217,11 @@ impl Registry {
             (DialOutcome::Failed, Some(dial)) => {
                 let pause = dial.pauses.next().unwrap_or(REDIAL_MAX);
                 dial.retry_at = Some(Instant::now() + pause);
+            }
+            // At the next call. By back-off a second process of this name would dial so rarely that it
+            // took itself for the only one.
+            (DialOutcome::Outdated, _) => {
+                history.dials.remove(&addr);
             }
             (DialOutcome::Own, Some(dial)) => dial.retry_at = Some(Instant::now() + REDIAL_OWN),
             (_, None) => {}
