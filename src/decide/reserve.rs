@@ -220,7 +220,8 @@ impl Reserve for Decider {
         };
         let parts = plans.iter().zip(&ids).map(part).collect();
         let asked = self.ask_each(parts, is_new, ttl).await;
-        let mut shortest = ttl;
+        // An id that was there may last longer than what is asked for.
+        let mut shortest = None;
         let statuses = plans.iter().enumerate().map(|(at, plan)| {
             let Some(check) = limited(plan.as_ref()) else {
                 return no_limit(plan.as_ref());
@@ -235,7 +236,7 @@ impl Reserve for Decider {
                 return status(check, verdicts, source);
             };
             if is_within(verdicts) {
-                shortest = shortest.min(*ttl);
+                shortest = Some(shortest.map_or(*ttl, |shortest: Span| shortest.min(*ttl)));
             }
             status(check, verdicts.clone(), *source)
         });
@@ -250,7 +251,7 @@ impl Reserve for Decider {
         if response.allowed {
             counters.reserved.fetch_add(1, Ordering::Relaxed);
             asked.keep();
-            return Reservation { response, id: Some(id), ttl: shortest };
+            return Reservation { response, id: Some(id), ttl: shortest.unwrap_or(ttl) };
         }
         counters.refused.fetch_add(1, Ordering::Relaxed);
         Reservation { response, id: None, ttl: Span::ZERO }
@@ -612,7 +613,7 @@ impl Decider {
     ) -> (Reply, Option<impl Future<Output = Reply> + Send + use<>>) {
         let is_malformed = match asked {
             Asked::Commit { cost, .. } => cost.refund() > 0,
-            Asked::Undo(made) => made.before >= made.amount,
+            Asked::Undo(made) => made.before > made.amount,
             Asked::Reserve { .. } => false,
         };
         let is_beside = |counter: &Counter| counter.key.token == key.token;

@@ -114,6 +114,26 @@ async fn descriptors_with_one_counter_are_reserved_and_counted_each() {
     until("nothing is reserved of what was refused", Duration::from_secs(20), is_released).await;
 }
 
+/// An end only moves away.
+#[tokio::test]
+async fn the_answer_says_how_long_an_id_lasts() {
+    let node = Alone::start().await;
+    let descriptors = &descriptors(&[("tenant", "a")]);
+    let reserve = async |amount, seconds, id| {
+        let ttl = Some(Span::from_secs(seconds));
+        let request = ReserveRequest { domain: "test", descriptors, amount, ttl, id };
+        let reserved = node.core.decider.reserve(request).await;
+        (reserved.id, reserved.ttl.as_nanos() / 1_000_000_000)
+    };
+    let (id, ttl) = reserve(100, 40, None).await;
+    assert_eq!(ttl, 40);
+    node.clock.advance(10_000_000_000);
+    // The same again, more of it, and longer.
+    for (amount, seconds, lasts) in [(100, 1, 30), (200, 1, 30), (200, 50, 50)] {
+        assert_eq!(reserve(amount, seconds, id).await, (id, lasts));
+    }
+}
+
 #[tokio::test]
 async fn an_extension_that_is_refused_leaves_what_was_reserved() {
     let node = Alone::start().await;

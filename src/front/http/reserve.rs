@@ -222,6 +222,9 @@ fn unavailable(text: &str) -> Response {
 
 /// In seconds if they are whole: `60s`, which programs read more easily than `1m`.
 fn seconds(span: Span) -> String {
+    // Of an id that was asked for before it is some nanoseconds more.
+    let millis = Span::from_millis(span.as_nanos() / 1_000_000);
+    let span = if millis == Span::ZERO { span } else { millis };
     let seconds = span.as_secs_ceil();
     if Span::from_secs(seconds) == span { format!("{seconds}s") } else { span.to_string() }
 }

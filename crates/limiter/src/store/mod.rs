@@ -32,6 +32,7 @@ mod options;
 mod overflow;
 mod pages;
 mod prefetch;
+mod promises;
 mod queues;
 mod reservations;
 mod reserved;

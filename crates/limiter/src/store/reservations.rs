@@ -22,6 +22,7 @@ use super::counting_mode::{CheckParams, LocalActor};
 use super::key::{Beside, Counter, KeyHash};
 use super::occupancy::Slots;
 use super::overflow::{Overflow, refusal};
+use super::promises::{Left, Promise};
 use super::shard::Shard;
 use super::sharded::Store;
 use super::slot::Slot;
@@ -71,7 +72,7 @@ pub struct Made {
     /// What is reserved since, in hits.
     pub amount: u32,
     pub until: Timestamp,
-    /// What was reserved before; zero if nothing was.
+    /// What was reserved before, if less; zero if nothing was.
     pub before: u32,
 }
 
@@ -163,10 +164,10 @@ impl Store {
 // === impl Store: of requests that are refused ===
 
 impl Store {
-    /// Takes back what a request has reserved: what was reserved before is reserved again, until
-    /// the same time, and the id may be reserved anew. Changes nothing, and says so by
-    /// [`Settled::Again`], if the reservation was changed since, or settled. `None` if `owns`
-    /// returns false under the lock.
+    /// Takes back what a request has reserved: what others were promised remains, or what was
+    /// reserved before, until the same time, and the id may be reserved anew. Changes nothing, and
+    /// says so by [`Settled::Again`], if the reservation was settled, or changed by another owner
+    /// since. `None` if `owns` returns false under the lock.
     pub fn undo_if(
         &self,
         counters: &[Counter],
@@ -275,14 +276,19 @@ impl Shard {
         let live = before.filter(|before| before.reserved(now) > 0);
         let more = amount.saturating_sub(live.map_or(0, |live| live.amount));
         if let Some(live) = live.filter(|_| more == 0) {
-            let until = live.until.max(now.plus(ttl));
+            let ttl = live.until.max(now.plus(ttl)).since(now);
+            // Later in any case: one that was promised the same before must not take this back.
+            let until = live.until.plus(Span::from_nanos(1)).max(now.plus(ttl));
+            let made = Made { amount, until, before: amount };
+            self.promise(key, live, made, now);
             self.store(key, Reservation { until, ..live }, now);
             let admit = |it: Verdict| Verdict { allowed: true, retry: Retry::Now, excess: 0, ..it };
             let peek = self.peek(counters, params(Hits::PEEK), overflow);
             let verdicts = peek.into_iter().map(admit).collect();
-            return Reserved { verdicts, ttl: until.since(now), made: None };
+            let made = Some(made).filter(|_| amount > 0);
+            return Reserved { verdicts, ttl, made };
         }
-        let mut made = None;
+        let (mut made, mut ttl) = (None, ttl);
         let params = params(hits);
         // What it keeps free already is a part of the amount.
         let mut verdicts = match live {
@@ -305,7 +311,12 @@ impl Shard {
             let reservation = Reservation { until, amount, is_settled: false };
             if self.store(key, reservation, now) {
                 let before = live.map_or(0, |live| live.amount);
-                made = Some(Made { amount, until, before });
+                let new = Made { amount, until, before };
+                match live {
+                    Some(live) => self.promise(key, live, new, now),
+                    None => self.forget_promises(key),
+                }
+                (made, ttl) = (Some(new), until.since(now));
             } else {
                 self.counts.refused += 1;
                 verdicts = counters.iter().map(|counter| refusal(&counter.quota)).collect();
@@ -313,6 +324,28 @@ impl Shard {
         }
         self.sweep_for_check(now);
         Reserved { verdicts, ttl, made }
+    }
+
+    /// Notes what a request was promised of a reservation that was there.
+    fn promise(&mut self, key: KeyHash, live: Reservation, made: Made, now: Timestamp) {
+        if made.amount == 0 {
+            return;
+        }
+        let Some(mut reservations) = self.reservations.take() else { return };
+        let promises = &mut reservations.promises;
+        if promises.is_full() {
+            promises
+                .retain(|key| self.reservation(key, now).is_some_and(|it| it.reserved(now) > 0));
+        }
+        let before = Promise { amount: live.amount, until: live.until };
+        promises.add(key, before, Promise { amount: made.amount, until: made.until });
+        self.reservations = Some(reservations);
+    }
+
+    fn forget_promises(&mut self, key: KeyHash) {
+        if let Some(reservations) = &mut self.reservations {
+            reservations.promises.forget(key);
+        }
     }
 
     /// What `params` would be told of `counters`, each for itself.
@@ -372,6 +405,7 @@ impl Shard {
             let unknown = Reservation { is_settled: false, until: now, amount: 0 };
             let reservation = found.unwrap_or(unknown).settled(remembered, now);
             is_remembered = self.store(key, reservation, now);
+            self.forget_promises(key);
             applied = Some(Applied { before: found, after: reservation });
         }
         let peek = CheckParams { hits: Hits::PEEK, in_full: false, ..params };
@@ -390,15 +424,28 @@ impl Shard {
         params.now = self.instant(params.now);
         let now = params.now;
         let Made { amount, until, before } = made;
-        let is_there = Reservation { until, amount, is_settled: false };
+        let found = self.reservation(key, now).filter(|found| !found.is_settled);
+        let left = found.and_then(|found| {
+            let promises = self.reservations.as_mut().map(|it| &mut it.promises);
+            let promise = Promise { amount, until };
+            match promises.map_or(Left::Unknown, |it| it.take(key, promise, found.amount)) {
+                Left::Unknown => {
+                    (found.amount == amount && found.until == until).then_some((found, before))
+                }
+                Left::Changed => None,
+                Left::Amount(left) => Some((found, left)),
+            }
+        });
         let (mut settled, mut frees) = (Settled::Again, false);
-        if self.reservation(key, now) == Some(is_there) {
+        if let Some((found, left)) = left {
             settled = Settled::Committed;
-            let reservations = self.reservations.as_mut();
-            frees = reservations.is_some_and(|it| it.take_refused(Beside::of_reservation(key)));
-            // Less with the same end would be a smaller state, which copies do not take over.
-            let until = until.plus(Span::from_nanos(1));
-            self.store(key, Reservation { until, amount: before, is_settled: false }, now);
+            if left < found.amount {
+                let reservations = self.reservations.as_mut();
+                frees = reservations.is_some_and(|it| it.take_refused(Beside::of_reservation(key)));
+                // Less with the same end would be a smaller state, which copies do not take over.
+                let until = found.until.plus(Span::from_nanos(1));
+                self.store(key, Reservation { until, amount: left, is_settled: false }, now);
+            }
         }
         let verdicts = self.peek(counters, params, overflow);
         self.sweep_for_check(now);

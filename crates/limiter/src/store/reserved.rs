@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use super::counting_mode::CheckParams;
 use super::key::{Beside, KeyHash};
+use super::promises::Promises;
 use crate::engine::{Reservation, Retry, Verdict};
 use crate::units::{Span, Timestamp};
 
@@ -25,7 +26,10 @@ pub(super) struct Refused {
 
 /// The live reservations of a shard.
 #[derive(Debug, Default)]
-pub(super) struct Reservations(BTreeMap<Beside, OfDescriptor>);
+pub(super) struct Reservations {
+    by_descriptor: BTreeMap<Beside, OfDescriptor>,
+    pub(super) promises: Promises,
+}
 
 /// Those of one descriptor.
 #[derive(Debug, Default)]
@@ -44,20 +48,22 @@ impl Reservations {
     /// Notes a reservation, new or changed.
     pub(super) fn add(&mut self, key: KeyHash, reservation: Reservation) {
         let Reservation { until, amount, is_settled: false } = reservation else { return };
-        let of_descriptor = self.0.entry(Beside::of_reservation(key)).or_default();
+        let of_descriptor = self.by_descriptor.entry(Beside::of_reservation(key)).or_default();
         if of_descriptor.amounts.insert((until, key.tag), amount).is_none() {
             of_descriptor.sum += u64::from(amount);
         }
     }
 
     pub(super) fn remove(&mut self, key: KeyHash, until: Timestamp) {
-        let Some(of_descriptor) = self.0.get_mut(&Beside::of_reservation(key)) else { return };
+        let Some(of_descriptor) = self.by_descriptor.get_mut(&Beside::of_reservation(key)) else {
+            return;
+        };
         if let Some(amount) = of_descriptor.amounts.remove(&(until, key.tag)) {
             of_descriptor.sum -= u64::from(amount);
         }
         // What was refused is asked for when it is settled, and this may be a change of it alone.
         if of_descriptor.amounts.is_empty() && !of_descriptor.has_refused {
-            self.0.remove(&Beside::of_reservation(key));
+            self.by_descriptor.remove(&Beside::of_reservation(key));
         }
     }
 
@@ -68,7 +74,7 @@ impl Reservations {
         let Refused { alone, whole, left } = refused;
         let (hits, left) = (params.hits.charge(), u64::from(left));
         let missing = hits.saturating_add(params.reserved).saturating_sub(left);
-        let of_descriptor = self.0.get(&beside);
+        let of_descriptor = self.by_descriptor.get(&beside);
         // What is missing without reservations, too, comes with time alone.
         let end = of_descriptor.and_then(|it| it.end_of(missing.min(it.sum)));
         let end = end.map(|end| end.since(params.now).max(Span::from_nanos(1)));
@@ -92,31 +98,31 @@ impl Reservations {
 
     /// Hits were refused that would have passed without what is reserved at `beside`.
     pub(super) fn has_refused(&mut self, beside: Beside) {
-        if let Some(of_descriptor) = self.0.get_mut(&beside) {
+        if let Some(of_descriptor) = self.by_descriptor.get_mut(&beside) {
             of_descriptor.has_refused = true;
         }
     }
 
     /// Whether hits were refused since this was asked last.
     pub(super) fn take_refused(&mut self, beside: Beside) -> bool {
-        self.0.get_mut(&beside).is_some_and(|it| std::mem::take(&mut it.has_refused))
+        self.by_descriptor.get_mut(&beside).is_some_and(|it| std::mem::take(&mut it.has_refused))
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.by_descriptor.is_empty()
     }
 
     /// Drops what has ended, also beside counters that are not checked any more.
     pub(super) fn drop_ended(&mut self, now: Timestamp) {
-        self.0.retain(|_, of_descriptor| of_descriptor.sum_at(now) > 0);
+        self.by_descriptor.retain(|_, of_descriptor| of_descriptor.sum_at(now) > 0);
     }
 
     /// What is reserved of `beside` at `now`.
     pub(super) fn sum(&mut self, beside: Beside, now: Timestamp) -> u64 {
-        let Some(of_descriptor) = self.0.get_mut(&beside) else { return 0 };
+        let Some(of_descriptor) = self.by_descriptor.get_mut(&beside) else { return 0 };
         let sum = of_descriptor.sum_at(now);
         if sum == 0 {
-            self.0.remove(&beside);
+            self.by_descriptor.remove(&beside);
         }
         sum
     }

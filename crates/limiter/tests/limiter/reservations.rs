@@ -407,6 +407,29 @@ fn a_commit_that_is_repeated_after_a_reset_counts_in_the_new_counters_once() {
     }
 }
 
+/// Two requests of one id, each of which may be refused by another owner after this one admitted
+/// it: what stays reserved is what the other one was promised, and what was there before.
+#[test]
+fn what_is_undone_of_one_request_leaves_what_another_was_promised() {
+    for (before, first, second) in [(10, 500, 300), (10, 500, 500), (0, 500, 500), (0, 300, 500)] {
+        for first_ends_first in [true, false] {
+            let (store, of) = (empty_store(), a_minute(1_000));
+            if before > 0 {
+                assert!(is_reserved(&reserve(&store, &of, 1, before, NOW)));
+            }
+            let made = |amount, now| reserve(&store, &of, 1, amount, now).made.expect("promised");
+            let both = [(made(first, NOW), second), (made(second, NOW), first)];
+            let order = if first_ends_first { [0, 1] } else { [1, 0] };
+            for (at, stays) in order.into_iter().zip([both[order[0]].1, before]) {
+                let made = both[at].0;
+                store.undo_if(&of, (key(&of, 1), made), None, NOW, || true).expect("owned");
+                let reserved = 1_000 - left(&store, &of, NOW);
+                assert_eq!(reserved, stays, "{before}, {first}, {second}: {at}");
+            }
+        }
+    }
+}
+
 #[test]
 fn what_a_refused_request_reserved_is_undone_unless_it_was_changed_since() {
     let (store, of) = (empty_store(), a_minute(100));
@@ -433,9 +456,10 @@ fn what_a_refused_request_reserved_is_undone_unless_it_was_changed_since() {
     assert!(!store.check(&of, Hits::new(50), NOW)[0].allowed);
     let undone = store.undo_if(&of, (key(&of, 1), grown), None, NOW, || true).expect("owned");
     assert!(undone.frees);
-    // One that was changed since stays, and so does one that is settled.
+    // One that has grown since stays, and so does one that is settled.
     let grown = reserve(&store, &of, 1, 50, NOW).made.expect("it is more");
     assert!(is_reserved(&reserve(&store, &of, 1, 60, NOW)));
+    assert_eq!(undo(&store, grown, NOW), Settled::Committed);
     assert_eq!(undo(&store, grown, NOW), Settled::Again);
     assert_eq!(left(&store, &of, NOW), 40);
     assert_eq!(commit(&store, &of, 1, 30, NOW).settled, Settled::Committed);
