@@ -69,8 +69,11 @@ func (m Middleware) Wrap(next http.Handler) http.Handler {
 			return
 		}
 		if verdict.Delay > holdMax {
-			// The request will not wait, so its hits are returned to the queue.
-			_, _ = m.Client.CheckHits(ctx, -1, descriptors...)
+			// The request will not wait, so its hit is returned to the queue. Of several
+			// descriptors it is not known which have counted it: one may be of a quota that is used up.
+			if len(descriptors) == 1 {
+				_, _ = m.Client.CheckHits(ctx, -1, descriptors...)
+			}
 			plainProblem(http.StatusTooManyRequests, "the queue is too long; try again later").Write(w)
 			return
 		}

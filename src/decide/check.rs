@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 use tidegate_limiter::descriptor::Descriptor;
 use tidegate_limiter::engine::Verdict;
 use tidegate_limiter::policy::OnUnavailable;
-use tidegate_limiter::quota::Quota;
-use tidegate_limiter::units::Hits;
+use tidegate_limiter::quota::{Algorithm, Quota};
+use tidegate_limiter::units::{Hits, Span};
 use tidegate_rules::book::Rule;
 use tidegate_rules::metadata::Metadata;
 use tidegate_rules::tally::Tallies;
@@ -22,6 +22,30 @@ pub const THROTTLE_BATCH_MAX: usize = 32;
 pub trait Decide: Send + Sync + 'static {
     /// Decides and counts. Never fails: when no owner answers, the rule's `on_unavailable` does.
     fn decide(&self, request: CheckRequest<'_>) -> impl Future<Output = CheckResponse> + Send;
+
+    /// Gives back what `answer` has counted of `request`, for a listener that does not pass it on.
+    fn give_back(
+        &self,
+        request: CheckRequest<'_>,
+        answer: &CheckResponse,
+        given: Given,
+    ) -> impl Future<Output = ()> + Send {
+        let is_given = |(_, status): &(&Descriptor<'_>, &Status)| status.gives_back(given);
+        let all = request.descriptors.iter().zip(&answer.statuses);
+        let back = |hits: Hits| Hits::new(hits.get().saturating_neg());
+        let given = all.filter(is_given).map(|(descriptor, _)| Descriptor {
+            hits: descriptor.hits.map(back),
+            ..descriptor.clone()
+        });
+        let descriptors: SmallVec<[Descriptor<'_>; 2]> = given.collect();
+        let hits = back(request.hits);
+        async move {
+            if !descriptors.is_empty() {
+                let _ =
+                    self.decide(CheckRequest { descriptors: &descriptors, hits, ..request }).await;
+            }
+        }
+    }
 
     /// Whether any rules have been loaded since the start.
     fn is_loaded(&self) -> bool {
@@ -78,6 +102,16 @@ pub struct ThrottleRequest<'a> {
     pub quota: Quota,
     /// Zero peeks, negative refunds.
     pub hits: Hits,
+}
+
+/// What a listener gives back of a request that it does not pass on.
+#[derive(Clone, Copy, Debug)]
+pub struct Given {
+    /// How long ago the request was decided.
+    pub passed: Span,
+    /// Also turns in queues. One that has passed is used: the requests behind it have later ones,
+    /// and the next would get the same as the last of these.
+    pub turns: bool,
 }
 
 /// The response to one request.
@@ -150,7 +184,7 @@ impl CheckResponse {
     ///
     /// Example: of two quota rules one refuses: the request passes. Of a quota rule and another
     /// rule the other refuses: it does not pass.
-    pub(super) fn new(statuses: SmallVec<[Status; 2]>, all_quota: bool) -> Self {
+    pub fn new(statuses: SmallVec<[Status; 2]>, all_quota: bool) -> Self {
         let limited = statuses.iter().filter(|status| !status.is_unlimited());
         let allowed =
             !is_refused(limited.map(|status| (!status.allowed, status.is_quota(all_quota))));
@@ -200,6 +234,30 @@ impl Status {
     /// Whether the rule that matched has no limit.
     pub fn is_unlimited(&self) -> bool {
         self.rule.is_some() && self.verdicts.is_empty()
+    }
+
+    /// Whether hits were counted that can be given back: nothing of a descriptor that was refused
+    /// or replaced, that has no limit, or that no counter has decided, and nothing of a window that
+    /// has ended since: the one after it has counted others.
+    fn gives_back(&self, given: Given) -> bool {
+        let Given { passed, turns } = given;
+        let is_counted = match self.source {
+            VerdictSource::Local | VerdictSource::Owner | VerdictSource::Grant => true,
+            VerdictSource::Unlimited
+            | VerdictSource::Fallback
+            | VerdictSource::NegativeCache
+            | VerdictSource::Blocked
+            | VerdictSource::InFlight => false,
+        };
+        let limits = self.rule.iter().flat_map(|rule| &rule.limits);
+        let is_open = |(limit, verdict): (&Quota, &Verdict)| {
+            let has_ended = match limit.algorithm() {
+                Algorithm::FixedWindow | Algorithm::FirstHitWindow => passed >= verdict.reset,
+                _ => false,
+            };
+            verdict.allowed && !has_ended && (turns || limit.queue().is_none())
+        };
+        is_counted && !self.verdicts.is_empty() && limits.zip(&self.verdicts).all(is_open)
     }
 
     /// Whether it passes above a soft limit of its rule. Nothing is known to be used where

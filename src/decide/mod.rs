@@ -82,8 +82,8 @@ mod waiting_refunds;
 pub use blocked_sources::{BlockedSources, SourceCounters};
 pub use carried::{CarriedCheck, CarriedVerdict, DecideCarried, carried_key};
 pub use check::{
-    CheckRequest, CheckResponse, Decide, Status, THROTTLE_BATCH_MAX, Throttle, ThrottleRequest,
-    VerdictSource,
+    CheckRequest, CheckResponse, Decide, Given, Status, THROTTLE_BATCH_MAX, Throttle,
+    ThrottleRequest, VerdictSource,
 };
 pub use decider::{CarriedRules, Counters, Decider, LocalNode, Options, Peers, Rules};
 pub use in_flight::{Entered, LimitInFlight, Place};

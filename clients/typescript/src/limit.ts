@@ -57,8 +57,11 @@ export async function limit<Request extends Received>(
   }
   const delayMs = verdict.delay * 1e3;
   if (delayMs > (options.holdMaxMs ?? 10_000)) {
-    // The request will not wait, so its hits are returned to the queue.
-    await options.client.checkHits(-1, ...descriptors);
+    // The request will not wait, so its hit is returned to the queue. Of several descriptors it is
+    // not known which have counted it: one may be of a quota that is used up.
+    if (descriptors.length === 1) {
+      await options.client.checkHits(-1, ...descriptors);
+    }
     const detail = "the queue is too long; try again later";
     return { headers: verdict.headers, problem: plainProblem(429, "Too Many Requests", detail) };
   }

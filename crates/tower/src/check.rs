@@ -18,6 +18,7 @@ pub trait Limiter: Send + Sync + 'static {
 }
 
 /// A verdict, or the wait for one.
+#[expect(clippy::large_enum_variant, reason = "most answers are there, without an allocation")]
 pub enum Answer {
     Now(Result<Verdict, CheckError>),
     Later(BoxFuture<'static, Result<Verdict, CheckError>>),

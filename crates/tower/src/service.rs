@@ -17,9 +17,9 @@ use http_body_util::{Either, Full};
 use pin_project_lite::pin_project;
 use tower::Service;
 
-use crate::check::{Answer, CheckError, Descriptor};
+use crate::check::{Answer, CheckError};
 use crate::refusal::{self, Form};
-use crate::settings::{OnUnavailable, Settings};
+use crate::settings::{Descriptors, OnUnavailable, Settings};
 use crate::verdict::Verdict;
 
 /// A service with limits, made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -134,7 +134,7 @@ where
                     Outcome::Pass(verdict) => verdict,
                     Outcome::Refuse(response) => return Ok(response.map(Either::Right)),
                     Outcome::Return(verdict) => {
-                        settings.give_back(&descriptors.unwrap_or_default()).await;
+                        settings.give_back(descriptors.unwrap_or_default(), &verdict).await;
                         let response = refusal::queue_too_long(verdict, form);
                         return Ok(response.map(Either::Right));
                     }
@@ -213,9 +213,18 @@ impl Settings {
         }
     }
 
-    /// Returns the hits of a request that does not wait for its turn.
-    async fn give_back(&self, descriptors: &[Descriptor]) {
-        let result = match self.check(descriptors, -1) {
+    /// Returns the hits of a request that does not wait for its turn, where they were counted: a
+    /// quota that refused, or a rule that was replaced, would have more left than before.
+    async fn give_back(&self, descriptors: Descriptors, verdict: &Verdict) {
+        let counted: Descriptors = match &verdict.counted {
+            Some(counted) => {
+                counted.iter().filter_map(|at| descriptors.get(*at)).cloned().collect()
+            }
+            // It has the turn.
+            None if descriptors.len() == 1 => descriptors,
+            None => return,
+        };
+        let result = match self.check(&counted, -1) {
             Answer::Now(result) => result,
             Answer::Later(answer) => self.within_deadline(answer).await,
         };

@@ -45,6 +45,9 @@ pub struct Verdict {
     pub retry_after: Option<Duration>,
     /// How long an allowed request has to wait, from a rule with a queue.
     pub delay: Duration,
+    /// The positions of the descriptors whose limits counted the request, which get their hits back
+    /// if it does not wait for its turn. `None` if that is not known: of several none gets any.
+    pub counted: Option<Vec<usize>>,
     /// The names of the policies that refused.
     pub violated: Vec<String>,
     /// Fields for the response to whoever is limited.
@@ -62,6 +65,7 @@ impl Verdict {
             reset: None,
             retry_after: None,
             delay: Duration::ZERO,
+            counted: None,
             violated: Vec::new(),
             fields: HeaderMap::new(),
         }

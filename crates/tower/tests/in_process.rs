@@ -1,5 +1,7 @@
 //! Rules have the meaning that they have on a node.
 
+use std::time::Duration;
+
 use tidegate_tower::{Check, Descriptor, InProcess, Timestamp, Verdict};
 
 const START: Timestamp = Timestamp::from_secs(1_767_225_600);
@@ -237,4 +239,28 @@ fn invalid_rules_name_the_line() {
     let error = InProcess::from_yaml("domain: http\ndescriptors: [{ke: user}]\n");
     let text = error.expect_err("a typo").to_string();
     assert!(text.starts_with("rules:2:") && text.contains("did you mean 'key'"), "{text}");
+}
+
+/// Of a request that does not wait for its turn the hits go back, and nothing else.
+#[test]
+fn a_turn_says_which_descriptors_were_counted() {
+    let limiter = limiter(
+        "domain: http
+descriptors:
+  - {key: plan, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: base, rate_limit: {name: base, unit: day, requests_per_unit: 9}}
+  - key: user
+    quota_mode: true
+    rate_limit:
+      {unit: second, requests_per_unit: 1, algorithm: leaky_bucket, queue: 9, replaces: [{name: base}]}
+  - {key: route, rate_limit: {unit: day, requests_per_unit: 9}}
+",
+    );
+    let descriptors =
+        ["plan", "base", "user", "other", "route"].map(|key| Descriptor::new(key, "a"));
+    let first = check(&limiter, &descriptors, 0);
+    assert_eq!((first.allowed, first.delay, first.counted), (true, Duration::ZERO, None));
+    let queued = check(&limiter, &descriptors, 0);
+    assert!(queued.allowed && queued.delay > Duration::ZERO, "{queued:?}");
+    assert_eq!(queued.counted, Some(vec![2, 4]), "the plan is used up, and base is replaced");
 }

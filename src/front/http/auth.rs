@@ -40,7 +40,6 @@ use axum::response::Response;
 use http::StatusCode;
 use http::request::Parts;
 use tidegate_limiter::descriptor::Descriptor;
-use tidegate_limiter::units::Hits;
 
 use super::descriptors::{self, HitsError};
 use super::listener::{HttpListener, denied_status, problem, undecided};
@@ -116,9 +115,8 @@ async fn answer<D: Decide, P: Probes>(
     let mut response = if !answer.allowed {
         problem(denied, &render::refusal(&answer))
     } else if delay > hold_max {
-        // The request will not wait, so its hits are returned to the queue.
-        let returned = Hits::new(hits.get().saturating_neg());
-        let _ = listener.decide(CheckRequest { hits: returned, ..check }).await;
+        // The request will not wait.
+        listener.give_back(check, &answer).await;
         problem(denied, render::QUEUE_TOO_LONG)
     } else {
         tokio::time::sleep(delay).await;

@@ -12,9 +12,10 @@ use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Method, StatusCode, Uri, Version};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
+use tidegate_limiter::units::Span;
 
 use crate::config::Auth;
-use crate::decide::{CheckRequest, CheckResponse, Decide};
+use crate::decide::{CheckRequest, CheckResponse, Decide, Given};
 use crate::front::bounds::Bounds;
 use crate::front::pages::Page;
 use crate::front::serve::ListenerStats;
@@ -42,6 +43,13 @@ impl<D: Decide, P> HttpListener<D, P> {
     /// The verdict, or `None` if it takes longer than a request may.
     pub(super) async fn decide(&self, check: CheckRequest<'_>) -> Option<CheckResponse> {
         within(self.bounds.request_timeout, pin!(self.decide.decide(check))).await
+    }
+
+    /// Gives back what `answer` has counted, turns in queues too.
+    pub(super) async fn give_back(&self, check: CheckRequest<'_>, answer: &CheckResponse) {
+        let given = Given { passed: Span::ZERO, turns: true };
+        let giving = pin!(self.decide.give_back(check, answer, given));
+        let _ = within(self.bounds.request_timeout, giving).await;
     }
 }
 

@@ -14,6 +14,7 @@ use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use tidegate_limiter::descriptor::Descriptor;
 use tidegate_limiter::units::Hits;
+use tokio::time::Instant;
 
 use super::access_log::{AccessLog, Entry, Record};
 use super::connector::ServerTls;
@@ -25,7 +26,7 @@ use super::response_body::ResponseBody;
 use super::tunnel::{self, Switch};
 use super::upstream::{Head, Upstreams};
 use crate::config::{Auth, Config, Proxy, proxy};
-use crate::decide::{CheckRequest, CheckResponse, Entered, LimitInFlight, Place, Status};
+use crate::decide::{CheckRequest, CheckResponse, Entered, Given, LimitInFlight, Place};
 use crate::front::bounds::{Bounds, Refusal};
 use crate::front::framing::{Ambiguity, Framing};
 use crate::front::http::descriptors::{self, HitsError};
@@ -247,26 +248,24 @@ impl<D: LimitInFlight> ProxyListener<D> {
         if let Some(entry) = entry.filter(|_| !delay.is_zero()) {
             note_answer(ALLOWED, Some(&answer), entry);
         }
-        let (refused, detail, returned) = if self.queue.hold(delay).await.is_err() {
-            (answer, render::QUEUE_TOO_LONG, descriptors.clone())
+        let decided_at = Instant::now();
+        let (refused, detail) = if self.queue.hold(delay).await.is_err() {
+            (None, render::QUEUE_TOO_LONG)
         } else {
             let entering = pin!(self.decide.enter(check));
             let entered = within(self.bounds.request_timeout, entering).await;
             match entered.ok_or(Error::Undecided)? {
                 Entered::Admitted(place) => return Ok(Decision::Pass(Some(answer), place)),
-                Entered::Refused(refused) => {
-                    let returned = without_turns(&descriptors, &answer);
-                    (refused, render::TOO_MANY_IN_FLIGHT, returned)
-                }
+                Entered::Refused(refused) => (Some(refused), render::TOO_MANY_IN_FLIGHT),
             }
         };
-        // The request is not passed on, so its hits are given back.
-        if !returned.is_empty() {
-            let hits = Hits::new(hits.get().saturating_neg());
-            let returned = CheckRequest { descriptors: &returned, hits, ..check };
-            let returning = pin!(self.decide.decide(returned));
-            let _ = within(self.bounds.request_timeout, returning).await;
+        // The request is not passed on.
+        let given = Given { passed: decided_at.elapsed().into(), turns: refused.is_none() };
+        {
+            let giving = pin!(self.decide.give_back(check, &answer, given));
+            let _ = within(self.bounds.request_timeout, giving).await;
         }
+        let refused = refused.unwrap_or(answer);
         let response = rejection::refused(&refused, self.denied_status, detail, form);
         Ok(Decision::Refuse(refused, response))
     }
@@ -358,20 +357,6 @@ impl<D: LimitInFlight> ProxyListener<D> {
             Response::from_parts(parts, body)
         }
     }
-}
-
-/// Those of `descriptors` that have no turn in a queue. A turn that has passed is used: the
-/// requests behind it have later ones, and the next would get the same as the last of these.
-fn without_turns<'a>(
-    descriptors: &[Descriptor<'a>],
-    answer: &CheckResponse,
-) -> Vec<Descriptor<'a>> {
-    let has_turn = |status: &Status| {
-        let limits = status.rule.iter().flat_map(|rule| &rule.limits);
-        limits.into_iter().any(|limit| limit.queue().is_some())
-    };
-    let all = descriptors.iter().zip(&answer.statuses);
-    all.filter(|(_, status)| !has_turn(status)).map(|(descriptor, _)| descriptor.clone()).collect()
 }
 
 /// Writes down what was decided.

@@ -3,6 +3,7 @@
 mod auth;
 mod check;
 mod connections;
+mod given_back;
 mod properties;
 mod proxy;
 mod ratelimit;

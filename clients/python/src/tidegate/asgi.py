@@ -72,8 +72,10 @@ class RateLimitMiddleware:
         if not verdict.allowed:
             return await _respond(send, verdict.status, verdict.problem(), verdict)
         if verdict.delay > self.hold_max:
-            # The request will not wait, so its hits are returned to the queue.
-            await self.client.check(*descriptors, hits=-1)
+            # The request will not wait, so its hit is returned to the queue. Of several descriptors
+            # it is not known which have counted it: one may be of a quota that is used up.
+            if len(descriptors) == 1:
+                await self.client.check(*descriptors, hits=-1)
             body = problem(429, "Too Many Requests", "the queue is too long; try again later")
             return await _respond(send, 429, body, verdict)
         if verdict.delay > 0:

@@ -14,6 +14,8 @@ use crate::check::{Check, Descriptor};
 /// The result of a descriptor that a rule matches.
 #[derive(Debug)]
 pub(super) struct Status<'b> {
+    /// The position of the descriptor.
+    pub(super) at: usize,
     pub(super) rule: &'b Rule,
     /// One per limit of the rule, in its order; empty when the rule has no limit.
     pub(super) verdicts: Verdicts,
@@ -24,6 +26,7 @@ pub(super) type Statuses<'b> = SmallVec<[Status<'b>; 1]>;
 
 /// A rule that applies to a descriptor, with the counters that it charges.
 struct Planned<'b> {
+    at: usize,
     rule: &'b Arc<Rule>,
     counters: SmallVec<[Counter; 1]>,
 }
@@ -38,17 +41,18 @@ pub(super) fn decide<'b>(
     hits: Hits,
     now: Timestamp,
 ) -> Statuses<'b> {
-    let plan = |it: &Descriptor| plan(book, hasher, check.domain, it);
-    let status = |Planned { rule, counters }: Planned<'b>| {
+    let plan = |(at, it): (usize, &Descriptor)| plan(book, hasher, check.domain, (at, it));
+    let status = |Planned { at, rule, counters }: Planned<'b>| {
         let verdicts = store.check(&counters, hits, now);
-        let status = Status { rule, verdicts };
+        let status = Status { at, rule, verdicts };
         status.count(hits);
         status
     };
     if let [descriptor] = check.descriptors {
-        return plan(descriptor).map(|plan| smallvec![status(plan)]).unwrap_or_default();
+        return plan((0, descriptor)).map(|plan| smallvec![status(plan)]).unwrap_or_default();
     }
-    let mut plans: SmallVec<[Planned<'b>; 2]> = check.descriptors.iter().filter_map(plan).collect();
+    let descriptors = check.descriptors.iter().enumerate();
+    let mut plans: SmallVec<[Planned<'b>; 2]> = descriptors.filter_map(plan).collect();
     drop_replaced(&mut plans);
     plans.into_iter().map(status).collect()
 }
@@ -58,14 +62,14 @@ fn plan<'b>(
     book: &'b Book,
     hasher: &KeyHasher,
     domain: &str,
-    descriptor: &Descriptor,
+    (at, descriptor): (usize, &Descriptor),
 ) -> Option<Planned<'b>> {
     let entries: SmallVec<[Entry<'_>; 2]> =
         descriptor.entries().map(|(key, value)| Entry { key, value }).collect();
     let found = book.find(domain, &entries)?;
     let rule = found.rule;
     if rule.limits.is_empty() {
-        return Some(Planned { rule, counters: SmallVec::new() });
+        return Some(Planned { at, rule, counters: SmallVec::new() });
     }
     let hash = match found.counted_as(&entries) {
         Some(shared) => hasher.descriptor(domain, &shared),
@@ -73,7 +77,7 @@ fn plan<'b>(
     };
     let counter =
         |quota| Counter { key: hash.counter(quota, rule.mode, rule.scope), quota: *quota };
-    Some(Planned { rule, counters: rule.limits.iter().map(counter).collect() })
+    Some(Planned { at, rule, counters: rule.limits.iter().map(counter).collect() })
 }
 
 /// A rule that another rule of the same request names in `replaces` does not apply. An unlimited

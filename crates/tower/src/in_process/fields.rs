@@ -49,7 +49,7 @@ type Limits<'s> = SmallVec<[Limit<'s>; 2]>;
 pub(super) fn verdict(statuses: &[Status<'_>], rules: &Rules) -> Verdict {
     let allowed = is_allowed(statuses);
     let (mut limits, mut fields, mut is_soft_limited) = (Limits::new(), None, false);
-    for Status { rule, verdicts } in statuses.iter().filter(|status| !status.rule.shadow) {
+    for Status { rule, verdicts, .. } in statuses.iter().filter(|status| !status.rule.shadow) {
         let Some(policy) = rules.policy(rule) else { continue };
         for (index, (item, verdict)) in policy.items.iter().zip(verdicts).enumerate() {
             limits.push(Limit { rule, index, item, verdict });
@@ -82,6 +82,10 @@ pub(super) fn verdict(statuses: &[Status<'_>], rules: &Rules) -> Verdict {
     if allowed {
         let delay = limits.iter().map(|limit| limit.verdict.delay).max();
         verdict.delay = delay.unwrap_or(Span::ZERO).to_std();
+        if !verdict.delay.is_zero() {
+            let counted = statuses.iter().filter(|it| !it.verdicts.is_empty() && it.is_within());
+            verdict.counted = Some(counted.map(|status| status.at).collect());
+        }
         if is_soft_limited {
             verdict.fields.insert(SOFT_BREACH, HeaderValue::from_static("1"));
         }
