@@ -480,7 +480,6 @@ impl Decider {
         for Deferred { at, rule, carried, .. } in chain {
             let decided = self.decide_carried_if_owned(carried, OwnerRule::of(rule), now);
             let Some(verdict) = decided else { break };
-            self.recall_if_refused(rule, carried.counter.key, &verdict, now);
             let verdicts: Verdicts = smallvec::smallvec![verdict];
             let waits = self.needs_replica(rule.durability, carried.hits, &verdicts);
             if waits {
@@ -603,7 +602,6 @@ impl Decider {
                         search.not_owned_here();
                         continue;
                     };
-                    self.recall_if_refused(rule, key, &verdict, now);
                     let verdicts: Verdicts = smallvec::smallvec![verdict];
                     let decided = (counters, rule.scope, owner_term);
                     let is_confirmed = !self.needs_replica(rule.durability, check.hits, &verdicts)
@@ -696,6 +694,7 @@ impl Decider {
             let decide = || node.store.check_carried_if(check, now, owns);
             let is_refused = |verdict: &Verdict| !verdict.allowed;
             let verdict = grant_ledger.note_refusals(counters, now, decide, is_refused)?;
+            self.recall_if_refused(key, &verdict, now);
             self.announce_carried(check, rule.scope);
             return Some(verdict);
         }
@@ -727,6 +726,7 @@ impl Decider {
         if of_others.until.is_some() {
             self.recall_from_all(key, check.resets);
         }
+        self.recall_if_refused(key, &verdict, now);
         if check.resets {
             // Of an owner before this node.
             self.reset_held(key);
@@ -748,9 +748,10 @@ impl Decider {
         }
     }
 
-    /// Of a leased limit: what other nodes hold is asked back.
-    fn recall_if_refused(&self, rule: &Rule, key: KeyHash, verdict: &Verdict, now: Timestamp) {
-        if rule.mode == Mode::Leased && !verdict.allowed {
+    /// What other nodes hold is asked back, whether or not this request may hold any: it may be
+    /// what others were granted that refuses it.
+    fn recall_if_refused(&self, key: KeyHash, verdict: &Verdict, now: Timestamp) {
+        if !verdict.allowed {
             self.recall(key, None, now);
         }
     }
@@ -795,9 +796,6 @@ impl Decider {
             let owner_term = self.owner_term(call.durability, counters, call.scope);
             let decide = || {
                 let verdict = self.decide_carried_if_owned(check, rule, now)?;
-                if call.is_leased && !verdict.allowed {
-                    self.recall(key, None, now);
-                }
                 Some((smallvec::smallvec![verdict], owner_term))
             };
             let (decided, owner_term) =

@@ -181,7 +181,8 @@ impl Decider {
     }
 
     /// The same, of a key for which hits may be granted, as one that clients use with `GLOBAL` and
-    /// without: of a refusal, which the sender caches, the ledger has to know.
+    /// without: of a refusal, which the sender caches, the ledger has to know, and what others hold
+    /// is asked back.
     fn decide_each_beside_grants(
         &self,
         limits: &Limits,
@@ -193,7 +194,14 @@ impl Decider {
             return decide();
         }
         let is_refused = |verdicts: &Verdicts| verdicts.iter().any(|verdict| !verdict.allowed);
-        self.shared.grant_ledger.note_refusals(&limits.counters, now, decide, is_refused)
+        let ledger = &self.shared.grant_ledger;
+        let verdicts = ledger.note_refusals(&limits.counters, now, decide, is_refused)?;
+        if is_refused(&verdicts)
+            && let Some(key) = limits.key()
+        {
+            self.recall(key, None, now);
+        }
+        Some(verdicts)
     }
 
     /// Whether hits are given back while some are granted: a rule that has just become strict may

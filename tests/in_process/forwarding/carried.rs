@@ -279,12 +279,12 @@ async fn what_is_granted_and_not_spent_is_refused_only_until_it_is_back() {
     let used = i64::from(1_000 - one(b, of(false, 0)).await.1);
     let left = one(c, of(false, 1_000 - used)).await;
     assert_eq!((left.0, left.1), (true, 0));
-    // With another key in one call to their owner, and from then on here.
+    // With another key in one call to their owner.
     let pair = [of(false, 1), check(&other, 1, HOUR)];
     let refused = decide(c, &pair).await;
     assert!(!refused[0].verdict.allowed);
-    assert_eq!(one(c, of(false, 1)).await, (false, 0, VerdictSource::NegativeCache));
     eventually_passes(c, of(false, 1)).await;
+    assert!(recalled(a) > 0, "it came back before its term was over");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -317,6 +317,22 @@ async fn a_single_refusal_ends_when_granted_hits_come_back() {
     assert!(one(c, of(false, left.into())).await.0);
     assert!(!one(c, of(false, 1)).await.0);
     eventually_passes(c, of(false, 1)).await;
+    assert!(recalled(a) > 0, "it came back before its term was over");
+}
+
+/// The same where the owner of the key refuses.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_granted_is_asked_back_when_its_owner_refuses() {
+    let nodes = three(patient).await;
+    let [a, b, _] = &nodes[..] else { unreachable!("three nodes") };
+    let key = keys_of(a, "b", "k").next().expect("one");
+    let quota = Quota::simple(Algorithm::FirstHitWindow, 1_000, HOUR).expect("valid");
+    let of = |is_leased, hits| CarriedCheck { quota, is_leased, ..check(&key, hits, HOUR) };
+    granted(a, &of(true, 1)).await;
+    let left = one(b, of(false, 0)).await.1;
+    assert!(one(b, of(false, left.into())).await.0);
+    eventually_passes(b, of(false, 1)).await;
+    assert!(recalled(a) > 0, "it came back before its term was over");
 }
 
 /// Hits that other nodes have spent before a reset are taken off with it; what they hold is not
@@ -652,6 +668,11 @@ async fn takes_back(a: &Node, b: &Node) {
             return;
         }
     }
+}
+
+/// Granted hits that the node was asked to give back.
+fn recalled(node: &Node) -> u64 {
+    node.core.decider.granted_hits().0.read().recalled
 }
 
 /// Checks until the node holds granted hits.
