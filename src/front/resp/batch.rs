@@ -19,7 +19,7 @@ use crate::decide::{
     CheckRequest, CheckResponse, CommitRequest, Reserve, ReserveRequest, Status, Throttle,
     ThrottleRequest,
 };
-use crate::front::bounds::Bounds;
+use crate::front::bounds::{Bounds, Refusal};
 
 /// Buffers that batches reuse, so that a hit allocates nothing.
 #[derive(Debug, Default)]
@@ -212,9 +212,8 @@ impl<'a, D: Throttle + Reserve> Batch<'a, '_, D> {
 
     async fn check(&mut self, domain: &str, descriptor: Descriptor<'_>, hits: Hits) {
         let descriptors = [descriptor];
-        let bounds = &self.listener.bounds;
-        if let Err(refusal) = bounds.admit(domain, &descriptors) {
-            return self.refuse(&format!("ERR {refusal}"));
+        if let Err(error) = self.admit(domain, &descriptors) {
+            return self.refuse(&error);
         }
         let request = CheckRequest { domain, descriptors: &descriptors, hits, for_envoy: false };
         let response = self.listener.decide.decide(request).await;
@@ -229,8 +228,8 @@ impl<'a, D: Throttle + Reserve> Batch<'a, '_, D> {
         session: &Session,
     ) {
         let descriptors = [descriptor];
-        if let Err(refusal) = self.listener.bounds.admit(domain, &descriptors) {
-            return self.refuse(&format!("ERR {refusal}"));
+        if let Err(error) = self.admit(domain, &descriptors) {
+            return self.refuse(&error);
         }
         let descriptors = &descriptors;
         let request = ReserveRequest { domain, descriptors, amount, ttl, id };
@@ -251,8 +250,8 @@ impl<'a, D: Throttle + Reserve> Batch<'a, '_, D> {
         cost: u64,
     ) {
         let descriptors = [descriptor];
-        if let Err(refusal) = self.listener.bounds.admit(domain, &descriptors) {
-            return self.refuse(&format!("ERR {refusal}"));
+        if let Err(error) = self.admit(domain, &descriptors) {
+            return self.refuse(&error);
         }
         let descriptors = &descriptors;
         let request = CommitRequest { domain, descriptors, id, cost };
@@ -305,6 +304,18 @@ impl<'a, D: Throttle + Reserve> Batch<'a, '_, D> {
         let quota = limit.quota(self.listener.mode).map_err(|error| error.to_string())?;
         self.last = Some((limit, quota));
         Ok(quota)
+    }
+
+    /// The error that a command gets that no rules could decide.
+    fn admit(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Result<(), String> {
+        let Listener { bounds, decide, .. } = self.listener;
+        bounds.admit(domain, descriptors).map_err(|refusal| format!("ERR {refusal}"))?;
+        if decide.is_loaded() {
+            Ok(())
+        } else {
+            // The code that Redis has for what may succeed later.
+            Err(format!("TRYAGAIN {}", Refusal::NotLoaded))
+        }
     }
 
     fn refuse(&mut self, error: &str) {

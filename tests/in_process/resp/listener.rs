@@ -12,6 +12,7 @@ use tidegate::front::serve::ListenerStats;
 use tidegate::front::tls::Tls;
 use tidegate::node::{self, Core};
 use tidegate_limiter::units::Timestamp;
+use tidegate_rules::book::Book;
 use tidegate_testkit::clock::ManualClock;
 use tidegate_testkit::in_process::standalone;
 use tidegate_testkit::rules::book;
@@ -70,7 +71,12 @@ pub(crate) async fn open_tls(
     let (mut environment, _) = node::system_environment();
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
     environment.clock = clock.clone();
-    let core = standalone(config.clone(), book(RULES), environment).await;
+    let book = if config.rules.required {
+        book(RULES)
+    } else {
+        Arc::new(Arc::new(Book::unloaded()).into())
+    };
+    let core = standalone(config.clone(), book, environment).await;
     let decide: Arc<Decider> = Arc::new(core.decider.clone());
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = socket.local_addr().unwrap();

@@ -129,3 +129,21 @@ async fn a_check_is_decided_by_the_rules() {
         client.exchange(command, reply).await;
     }
 }
+
+/// A limit that cannot be known is none that is not there; what needs no rules goes on.
+#[tokio::test]
+async fn before_any_rules_are_loaded_nothing_is_decided_by_them() {
+    let listener = open_with(|config| config.rules.required = false).await;
+    let mut client = listener.client().await;
+    let id = "5c1f04c9f1f8a7d60ee25f4e1a6b93d2";
+    for command in [
+        "TG.CHECK edge user a".to_owned(),
+        "TG.RESERVE edge user a AMOUNT 2".to_owned(),
+        format!("TG.COMMIT edge user a COST 2 ID {id}"),
+        format!("TG.RELEASE edge user a ID {id}"),
+    ] {
+        let error = "-TRYAGAIN no rate limit configuration loaded|";
+        client.exchange(&command, error).await;
+    }
+    client.throttles("user 1 30 60 0", [0, 2, 2, -1, 0]).await;
+}
