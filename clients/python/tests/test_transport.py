@@ -1,13 +1,13 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
 
 from tidegate import AsyncPacedTransport, AsyncPacer, PacedTransport, Pacer, WaitTooLong
-from tidegate.schedule import _Recent
+from tidegate.schedule import Permit, _Recent
 
 URL = "https://a.example/"
 
@@ -45,6 +45,77 @@ async def test_with_asyncio_likewise() -> None:
     async with httpx.AsyncClient(transport=transport) as client:
         assert (await client.post(URL, content=b"hello")).status_code == 200
     assert server.bodies == [b"hello", b"hello"]
+
+
+class Body(httpx.AsyncByteStream, httpx.SyncByteStream):
+    """Of a refusal: holds a connection until it is closed."""
+
+    def __init__(self) -> None:
+        self.is_closed = threading.Event()
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield b"slow down"
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b"slow down"
+
+    def close(self) -> None:
+        self.is_closed.set()
+
+    async def aclose(self) -> None:
+        self.is_closed.set()
+
+
+async def test_a_request_that_waits_holds_no_connection() -> None:
+    body = Body()
+    refused = httpx.Response(429, headers={"retry-after": "60"}, stream=body)
+    server = Server(refused)
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        return server(request)
+
+    transport = AsyncPacedTransport(httpx.MockTransport(handle))
+    async with httpx.AsyncClient(transport=transport) as client:
+        waiting = asyncio.create_task(client.get(URL))
+        assert await asyncio.to_thread(body.is_closed.wait, 10)
+        assert not waiting.done()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+
+def test_a_thread_that_waits_holds_none_either() -> None:
+    body = Body()
+    refused = httpx.Response(429, headers={"retry-after": "1"}, stream=body)
+    with httpx.Client(
+        transport=PacedTransport(httpx.MockTransport(Server(refused, httpx.Response(200))))
+    ) as client:
+        answers: list[httpx.Response] = []
+        thread = threading.Thread(target=lambda: answers.append(client.get(URL)))
+        thread.start()
+        assert body.is_closed.wait(10)
+        assert not answers
+        thread.join()
+    assert answers[0].status_code == 200
+
+
+def test_a_refusal_that_is_the_answer_has_its_body() -> None:
+    class Once(Pacer):
+        """Whose queue is full when the request is to be sent again."""
+
+        is_used = False
+
+        def acquire(self, origin: str, route: str = "") -> Permit:
+            if self.is_used:
+                raise WaitTooLong(origin, 200.0)
+            self.is_used = True
+            return super().acquire(origin, route)
+
+    refused = httpx.Response(429, headers={"retry-after": "0"}, stream=Body())
+    transport = PacedTransport(httpx.MockTransport(Server(refused)), pacer=Once())
+    with httpx.Client(transport=transport) as client:
+        answer = client.get(URL)
+    assert (answer.status_code, answer.text) == (429, "slow down")
 
 
 def test_a_request_whose_body_is_a_stream_is_not_sent_again() -> None:

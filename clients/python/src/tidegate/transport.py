@@ -50,11 +50,11 @@ class PacedTransport(httpx.BaseTransport):
             pause = self.pacer.observe(permit, response.status_code, response.headers)
             if response.status_code != 429 or retries == 0 or pause > self.pacer.max_wait:
                 return response
+            response = _kept(response)
             try:
                 permit = self.pacer.acquire(*scope)
             except WaitTooLong:
                 return response
-            response.close()
             retries -= 1
 
     def close(self) -> None:
@@ -84,11 +84,11 @@ class AsyncPacedTransport(httpx.AsyncBaseTransport):
             pause = self.pacer.observe(permit, response.status_code, response.headers)
             if response.status_code != 429 or retries == 0 or pause > self.pacer.max_wait:
                 return response
+            response = await _akept(response)
             try:
                 permit = await self.pacer.acquire(*scope)
             except WaitTooLong:
                 return response
-            await response.aclose()
             retries -= 1
 
     async def aclose(self) -> None:
@@ -97,6 +97,34 @@ class AsyncPacedTransport(httpx.AsyncBaseTransport):
 
 def _origin(url: httpx.URL) -> str:
     return f"{url.scheme}://{url.netloc.decode('ascii')}"
+
+
+def _kept(response: httpx.Response) -> httpx.Response:
+    """The response with its body in memory: while a request waits it holds no connection."""
+    assert isinstance(response.stream, httpx.SyncByteStream)
+    try:
+        body = b"".join(response.stream)
+    finally:
+        response.close()
+    return _with_body(response, body)
+
+
+async def _akept(response: httpx.Response) -> httpx.Response:
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    try:
+        body = b"".join([part async for part in response.stream])
+    finally:
+        await response.aclose()
+    return _with_body(response, body)
+
+
+def _with_body(response: httpx.Response, body: bytes) -> httpx.Response:
+    return httpx.Response(
+        response.status_code,
+        headers=response.headers,
+        stream=httpx.ByteStream(body),
+        extensions=response.extensions,
+    )
 
 
 def _is_in_memory(request: httpx.Request) -> bool:
