@@ -40,9 +40,10 @@ const OWN: [HeaderName; 8] = [
     render::CURRENT,
 ];
 
-/// What a client says about itself, which counts only if it is a trusted proxy.
-const CLAIMS: [HeaderName; 5] =
-    [FORWARDED, X_REAL_IP, X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST];
+/// What a client says about itself, beside [`CLAIMS_PREFIX`]. It counts only if it is a trusted
+/// proxy.
+const CLAIMS: [HeaderName; 2] = [FORWARDED, X_REAL_IP];
+const CLAIMS_PREFIX: &str = "x-forwarded-";
 /// About one connection.
 const HOP: [HeaderName; 6] =
     [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE];
@@ -140,9 +141,7 @@ pub fn pass_request(headers: &mut HeaderMap, version: Version, sender: Sender) {
         headers.remove(name);
     }
     if !sender.is_trusted {
-        for name in CLAIMS {
-            headers.remove(name);
-        }
+        remove_claims(headers);
     }
     // In one line, because some applications read the first one only.
     let mut hops = Vec::new();
@@ -185,9 +184,10 @@ pub fn pass_response(headers: &mut HeaderMap, version: Version) {
 /// Turns trailers, of either direction, into those for the other side. What only a head can say is
 /// no part of them (RFC 9110, 6.5.1): an application may merge them into it.
 pub(super) fn pass_trailers(trailers: &mut HeaderMap) {
-    for name in OWN.iter().chain(&CLAIMS).chain(&HOP).chain(&ROUTE_AND_FORM) {
+    for name in OWN.iter().chain(&HOP).chain(&ROUTE_AND_FORM) {
         trailers.remove(name);
     }
+    remove_claims(trailers);
     remove_aliases(trailers);
 }
 
@@ -275,14 +275,24 @@ fn end_hop(headers: &mut HeaderMap) {
 /// frame the message: with underscores in place of hyphens.
 fn remove_aliases(headers: &mut HeaderMap) {
     let is_ours = |name: &str| {
-        name.starts_with("x-forwarded-")
+        name.starts_with(CLAIMS_PREFIX)
             || CLAIMS.iter().chain(&HOP).chain(&OWN).chain(&ROUTE_AND_FORM).any(|it| it == name)
     };
     let is_alias = |name: &&HeaderName| {
         name.as_str().contains('_') && is_ours(&name.as_str().replace('_', "-"))
     };
-    let aliases: Vec<HeaderName> = headers.keys().filter(is_alias).cloned().collect();
-    for name in aliases {
+    remove_where(headers, is_alias);
+}
+
+fn remove_claims(headers: &mut HeaderMap) {
+    let is_claim =
+        |name: &&HeaderName| CLAIMS.contains(*name) || name.as_str().starts_with(CLAIMS_PREFIX);
+    remove_where(headers, is_claim);
+}
+
+fn remove_where(headers: &mut HeaderMap, is_removed: impl Fn(&&HeaderName) -> bool) {
+    let names: Vec<HeaderName> = headers.keys().filter(is_removed).cloned().collect();
+    for name in names {
         headers.remove(name);
     }
 }
@@ -392,6 +402,7 @@ mod tests {
             ("ratelimit", "\"x\";r=1;t=1"),
             ("x-ratelimit-remaining", "9"),
             ("x-real-ip", "1.1.1.1"),
+            ("x-forwarded-port", "1"),
             ("x_forwarded_for", "1.1.1.1"),
             ("content-length", "5"),
             ("host", "other"),
@@ -443,6 +454,7 @@ mod tests {
             ("x-forwarded-for", "1.1.1.1"),
             ("x-forwarded-proto", "https"),
             ("x-forwarded-host", "shop"),
+            ("x-forwarded-port", "8443"),
             ("x-real-ip", "1.1.1.1"),
             ("forwarded", "for=1.1.1.1"),
         ];
@@ -454,6 +466,7 @@ mod tests {
                 "via: 1.1 tidegate",
                 "x-forwarded-for: 1.1.1.1, 203.0.113.7",
                 "x-forwarded-host: shop",
+                "x-forwarded-port: 8443",
                 "x-forwarded-proto: https",
                 "x-real-ip: 1.1.1.1",
             ]
