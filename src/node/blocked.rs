@@ -43,7 +43,11 @@ impl WatchBlocked for BlockedView {
         let topology = self.core.topology.load();
         let members = topology.view.members().iter();
         let addresses = members.flat_map(|member| [Some(member.addr), member.http]).flatten();
+        // Edges are in no view.
+        let edges = self.core.mesh().map(|mesh| mesh.edges());
+        let edges = edges.iter().flat_map(|edges| edges.iter());
         let mut addresses: Vec<IpAddr> = addresses
+            .chain(edges.flat_map(|edge| [edge.advertise, edge.address()]))
             .chain(self.own.iter().copied())
             .map(|addr| addr.ip().to_canonical())
             .filter(|addr| !addr.is_unspecified())

@@ -1,6 +1,7 @@
 //! Edges as processes: they start, limit, go on without cores and leave, and the cluster map knows
 //! nothing of it.
 
+use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
@@ -25,10 +26,19 @@ descriptors:
     on_unavailable: allow
     rate_limit: {unit: day, requests_per_unit: 30}
 ";
+const BLOCKS_SOURCES: &str = "
+[auth]
+domain = \"edge\"
+trusted_hops = 0
+[[auth.descriptors]]
+entries = [{ key = \"remote_address\", source = \"client_address\" }]
+[blocked_sources]
+entry = \"remote_address\"
+";
 const OPTIONS: ClusterOptions<'_> = ClusterOptions {
     nodes: THREE,
     rules: RULES,
-    config: "",
+    config: BLOCKS_SOURCES,
     sets: &["cluster.deadline=1s", "node.threads=1"],
     has_disks: false,
     has_drain_delay: false,
@@ -61,10 +71,16 @@ async fn a_few_edges_start_limit_and_leave() {
     };
     let (before, _) = until("the map does not change", Duration::from_secs(30), settled).await;
     let mut edges: Vec<Node> = ["e1", "e2", "e3"].map(|id| cluster.edge(id, OPTIONS)).into();
+    // Its address is no other's.
+    let of_its_own = SocketAddr::from(([127, 0, 0, 9], edges[0].mesh.port()));
+    edges[0].set(&format!("cluster.listen={of_its_own}"));
     edges.iter_mut().for_each(Node::start);
     for edge in &mut edges {
         edge.is_serving().await;
     }
+    // A firewall that drops it would cut the edge off.
+    let report = Http::new().get(cluster.nodes[0].admin, "/blocked").await.unwrap().body;
+    assert!(report.contains("127.0.0.9"), "{report}");
     let all: Vec<&Node> = cluster.nodes.iter().chain(&edges).collect();
     assert_eq!(admitted(&all, "strict", "x", 60).await, 30);
     assert!(admitted(&all, "leased", "x", 600).await <= 200);

@@ -156,6 +156,11 @@ impl Peer {
         self.established.elapsed()
     }
 
+    /// The address that its packets come from.
+    pub fn address(&self) -> SocketAddr {
+        self.connection.remote_address()
+    }
+
     /// Whether a new connection should replace this one.
     pub(super) fn is_lost(&self) -> bool {
         self.connection.close_reason().is_some() || self.last_seen.silence() > LOST_AFTER
