@@ -42,6 +42,12 @@ descriptors:
   - key: eventual
     mode: eventual
     rate_limit: {window: 7d, requests_per_unit: 1000}
+  - key: plan
+    quota_mode: true
+    rate_limit: {window: 7d, requests_per_unit: 5}
+  - key: extra
+    quota_mode: true
+    rate_limit: {window: 7d, requests_per_unit: 5}
   - key: vip
     rate_limit: {unlimited: true}
 ";
@@ -284,6 +290,18 @@ async fn a_gateway_of_kuadrant_reserves_commits_and_reports() {
     // An id that was never given out is a report, too.
     let committed: CommitResponse = client.call("Commit", commit("none", 1)).await.unwrap();
     assert!(!committed.reservation_released);
+
+    // Of quotas one with room is enough.
+    for (used, is_left) in [("plan", Code::Ok), ("extra", Code::OverLimit)] {
+        let of = |keys: &[&str], hits_addend| RateLimitRequest {
+            descriptors: keys.iter().map(|key| descriptor(key, "k")).collect(),
+            ..report(hits_addend)
+        };
+        let _: RateLimitResponse = client.call("Report", of(&[used], 5)).await.unwrap();
+        let left: RateLimitResponse =
+            client.call("CheckRateLimit", of(&["plan", "extra"], 1)).await.unwrap();
+        assert_eq!(left.overall_code(), is_left, "{used}");
+    }
 
     let descriptors = vec![descriptor("vip", "k")];
     let unlimited = ReserveRequest { descriptors: descriptors.clone(), ..reserve(1_000_000) };

@@ -292,9 +292,9 @@ pub fn response(shown: &Shown, decided: &CarriedVerdict) -> RateLimitResp {
         Form::Window { duration } if verdict.reset.is_zero() => millis(now.plus(duration)),
         Form::Window { .. } => millis(now.plus(verdict.reset)),
         Form::Bucket { at, size, duration, quirks } => {
-            // A remembered refusal is about other hits.
+            // A remembered refusal is about other hits, and `on_unavailable` has found none.
             let left = match source {
-                VerdictSource::NegativeCache => verdict.remaining,
+                VerdictSource::NegativeCache | VerdictSource::Fallback => verdict.remaining,
                 _ => left_before_drain(verdict, hits),
             };
             let left = i64::from(left);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bucket_of_a_remembered_refusal_is_as_empty_as_it_was() {
+    fn the_bucket_of_a_refusal_that_was_not_decided_is_as_empty_as_it_says() {
         let seven = of_ten(gubernator::Algorithm::LeakyBucket, 7, HOUR);
         let Asked::Check(_, shown) = asked(&seven, &Settings::default(), NOW) else {
             panic!("it needs a counter");
@@ -387,9 +387,13 @@ mod tests {
             delay: Span::ZERO,
             excess: 1,
         };
-        let source = VerdictSource::NegativeCache;
-        let decided = CarriedVerdict { verdict, now: NOW, owner: None, source };
-        assert_eq!(response(&shown, &decided).reset_time, millis(NOW) + HOUR);
+        let unavailable = Verdict { reset: Span::from_secs(1), excess: 0, ..verdict };
+        for (source, verdict) in
+            [(VerdictSource::NegativeCache, verdict), (VerdictSource::Fallback, unavailable)]
+        {
+            let decided = CarriedVerdict { verdict, now: NOW, owner: None, source };
+            assert_eq!(response(&shown, &decided).reset_time, millis(NOW) + HOUR, "{source:?}");
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ use tonic::Status;
 use super::request::{descriptors, overrides_ignored};
 use super::service::{Error, RlsService, status};
 use super::unary::{self, Body};
-use crate::decide::{self, CheckRequest, Reserve};
+use crate::decide::{self, CheckRequest, CheckResponse, Reserve};
 use crate::front::bounds::Refusal;
 use crate::front::within;
 
@@ -89,9 +89,9 @@ impl<D: Reserve> RlsService<D> {
             let is_shadow = peek.rule.as_ref().is_some_and(|rule| rule.shadow);
             let has_room = peek.verdicts.iter().all(|verdict| verdict.remaining > 0);
             peek.allowed &= is_shadow || has_room;
-            peeked.allowed &= peek.allowed;
         }
-        Ok(super::response(&peeked))
+        // Of quotas one with room is enough.
+        Ok(super::response(&CheckResponse::new(peeked.statuses, false)))
     }
 
     async fn report<B>(&self, headers: &HeaderMap, body: B) -> Result<RateLimitResponse, Status>

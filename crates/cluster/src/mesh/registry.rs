@@ -218,8 +218,8 @@ impl Registry {
                 let pause = dial.pauses.next().unwrap_or(REDIAL_MAX);
                 dial.retry_at = Some(Instant::now() + pause);
             }
-            // At the next call. By back-off a second process of this name would dial so rarely that it
-            // took itself for the only one.
+            // At the next call. By back-off a second process of this name would dial so rarely that
+            // it took itself for the only one.
             (DialOutcome::Outdated, _) => {
                 history.dials.remove(&addr);
             }
