@@ -12,6 +12,9 @@ import (
 // DefaultMaxWait is the longest time that a request waits by default: two windows of a minute.
 const DefaultMaxWait = 2 * time.Minute
 
+// longestWait keeps times in the range of a time.Duration.
+const longestWait = 30 * 24 * time.Hour
+
 // WaitError means that a request would have to wait longer than it may. It was not sent.
 type WaitError struct {
 	Origin string
@@ -41,13 +44,14 @@ type Pacer struct {
 	changed chan struct{}
 }
 
-// NewPacer returns a pacer with which a request waits for maxWait at most; 0 is [DefaultMaxWait].
+// NewPacer returns a pacer with which a request waits for maxWait at most; 0 is [DefaultMaxWait], and
+// more than a month is a month.
 func NewPacer(maxWait time.Duration) *Pacer {
 	if maxWait == 0 {
 		maxWait = DefaultMaxWait
 	}
 	return &Pacer{
-		maxWait:  maxWait,
+		maxWait:  min(maxWait, longestWait),
 		start:    time.Now(),
 		schedule: newSchedule(),
 		changed:  make(chan struct{}),

@@ -7,7 +7,7 @@
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 
@@ -34,9 +34,14 @@ pub enum Listener {
     Unix(UnixListener, SocketFile),
 }
 
-/// The file of a Unix socket, removed when this is dropped.
+/// The file of a Unix socket, removed when this is dropped, unless another process has put its own
+/// in its place.
 #[derive(Debug)]
-pub struct SocketFile(PathBuf);
+pub struct SocketFile {
+    path: PathBuf,
+    /// Its device and number.
+    made: Option<(u64, u64)>,
+}
 
 impl Socket {
     /// Binds `addr`, also while connections of a process before are still closing.
@@ -63,7 +68,8 @@ impl Socket {
         }
         let socket = UnixSocket::new_stream()?;
         socket.bind(path)?;
-        Ok(Self::Unix(socket, SocketFile(path.to_owned())))
+        let made = inode(path);
+        Ok(Self::Unix(socket, SocketFile { path: path.to_owned(), made }))
     }
 
     /// The address with its port; `None` of a Unix socket.
@@ -97,7 +103,7 @@ impl Listener {
     pub fn place(&self) -> String {
         match self {
             Self::Tcp(listener) => place_of(listener),
-            Self::Unix(_, SocketFile(path)) => path.display().to_string(),
+            Self::Unix(_, file) => file.path.display().to_string(),
         }
     }
 
@@ -126,8 +132,14 @@ impl From<TcpListener> for Listener {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         // It may have been removed already.
-        let _ = fs::remove_file(&self.0);
+        if inode(&self.path) == self.made {
+            let _ = fs::remove_file(&self.path);
+        }
     }
+}
+
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
 fn is_abandoned(path: &Path) -> bool {
@@ -158,6 +170,19 @@ mod tests {
         assert!(accepted.expect("a connection").1.ip().is_loopback());
         drop(listener);
         assert!(!path.exists(), "it is removed in the end");
+    }
+
+    #[tokio::test]
+    async fn the_file_of_another_process_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tidegate.sock");
+        // Bound, and not listened on yet.
+        let first = Socket::bind_file(&path).expect("free");
+        let second = Socket::bind_file(&path).and_then(|socket| socket.listen(1)).expect("free");
+        drop(first);
+        assert!(path.exists(), "it is the second's");
+        drop(second);
+        assert!(!path.exists());
     }
 
     #[test]

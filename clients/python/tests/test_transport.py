@@ -1,4 +1,5 @@
 import asyncio
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -142,6 +143,13 @@ def test_a_request_that_would_wait_too_long_is_not_sent() -> None:
     assert caught.value.wait > 3500
     assert isinstance(caught.value, httpx.TimeoutException)
     assert len(server.bodies) == 1
+
+
+def test_a_request_may_wait_for_ever() -> None:
+    pacer = Pacer(math.inf)
+    permit = pacer.acquire(URL)
+    threading.Timer(0.1, lambda: pacer.observe(permit, 200, {})).start()
+    pacer.acquire(URL)
 
 
 def test_threads_that_wait_behind_others_give_up_in_time_too() -> None:

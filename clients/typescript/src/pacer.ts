@@ -5,6 +5,8 @@ import { type Permit, Schedule } from "./schedule.js";
 
 /** Default of the longest time that a request waits: two windows of a minute. */
 export const MAX_WAIT_MS = 120_000;
+/** The longest that a timer can wait, 24.8 days: one that is set to more fires at once. */
+const TIMER_MAX_MS = 2 ** 31 - 1;
 
 /** A request would have to wait longer than it may. It was not sent. */
 export class WaitTooLongError extends Error {
@@ -34,7 +36,7 @@ export class Pacer {
   readonly #waiting = new Set<() => void>();
 
   constructor(options: { maxWaitMs?: number } = {}) {
-    this.maxWaitMs = options.maxWaitMs ?? MAX_WAIT_MS;
+    this.maxWaitMs = Math.min(options.maxWaitMs ?? MAX_WAIT_MS, TIMER_MAX_MS);
   }
 
   /**

@@ -23,6 +23,8 @@ from .schedule import Permit, Schedule
 
 #: Default of the longest time that a request waits, in seconds: two windows of a minute.
 MAX_WAIT = 120.0
+#: What a longer one, and infinity, are taken for: a month.
+_LONGEST_WAIT = 30 * 86_400.0
 
 
 class WaitTooLong(httpx.TimeoutException):
@@ -39,8 +41,8 @@ class Pacer:
     """Paces the requests of all threads that share it."""
 
     def __init__(self, max_wait: float = MAX_WAIT) -> None:
-        """`max_wait` is the longest time that a request waits, in seconds."""
-        self.max_wait = max_wait
+        """`max_wait` is the longest time that a request waits, in seconds; a month at most."""
+        self.max_wait = min(max_wait, _LONGEST_WAIT)
         self._schedule = Schedule()
         # Guards the schedule, and says when a response changed it.
         self._changed = threading.Condition()
@@ -86,8 +88,8 @@ class AsyncPacer:
     """Paces the requests of all tasks of an event loop that share it."""
 
     def __init__(self, max_wait: float = MAX_WAIT) -> None:
-        """`max_wait` is the longest time that a request waits, in seconds."""
-        self.max_wait = max_wait
+        """`max_wait` is the longest time that a request waits, in seconds; a month at most."""
+        self.max_wait = min(max_wait, _LONGEST_WAIT)
         self._schedule = Schedule()
         self._changed = asyncio.Event()
 
