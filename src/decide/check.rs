@@ -107,7 +107,7 @@ pub struct ThrottleRequest<'a> {
 /// What a listener gives back of a request that it does not pass on.
 #[derive(Clone, Copy, Debug)]
 pub struct Given {
-    /// How long ago the request was decided.
+    /// How long ago the request was decided, or longer.
     pub passed: Span,
     /// Also turns in queues. One that has passed is used: the requests behind it have later ones,
     /// and the next would get the same as the last of these.

@@ -40,6 +40,7 @@ use axum::response::Response;
 use http::StatusCode;
 use http::request::Parts;
 use tidegate_limiter::descriptor::Descriptor;
+use tokio::time::Instant;
 
 use super::descriptors::{self, HitsError};
 use super::listener::{HttpListener, denied_status, problem, undecided};
@@ -107,6 +108,7 @@ async fn answer<D: Decide, P: Probes>(
     }
 
     let check = CheckRequest { domain, descriptors: &descriptors, hits, for_envoy: false };
+    let asked_at = Instant::now();
     let Some(answer) = listener.decide(check).await else {
         return Ok(undecided());
     };
@@ -116,7 +118,7 @@ async fn answer<D: Decide, P: Probes>(
         problem(denied, &render::refusal(&answer))
     } else if delay > hold_max {
         // The request will not wait.
-        listener.give_back(check, &answer).await;
+        listener.give_back((check, asked_at), &answer).await;
         problem(denied, render::QUEUE_TOO_LONG)
     } else {
         tokio::time::sleep(delay).await;

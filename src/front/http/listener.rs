@@ -12,7 +12,7 @@ use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Method, StatusCode, Uri, Version};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
-use tidegate_limiter::units::Span;
+use tokio::time::Instant;
 
 use crate::config::Auth;
 use crate::decide::{CheckRequest, CheckResponse, Decide, Given};
@@ -45,9 +45,13 @@ impl<D: Decide, P> HttpListener<D, P> {
         within(self.bounds.request_timeout, pin!(self.decide.decide(check))).await
     }
 
-    /// Gives back what `answer` has counted, turns in queues too.
-    pub(super) async fn give_back(&self, check: CheckRequest<'_>, answer: &CheckResponse) {
-        let given = Given { passed: Span::ZERO, turns: true };
+    /// Gives back what `answer` has counted of what was asked at `asked_at`, turns in queues too.
+    pub(super) async fn give_back(
+        &self,
+        (check, asked_at): (CheckRequest<'_>, Instant),
+        answer: &CheckResponse,
+    ) {
+        let given = Given { passed: asked_at.elapsed().into(), turns: true };
         let giving = pin!(self.decide.give_back(check, answer, given));
         let _ = within(self.bounds.request_timeout, giving).await;
     }

@@ -237,6 +237,7 @@ impl<D: LimitInFlight> ProxyListener<D> {
             return Err(Refusal::NotLoaded.into());
         }
         let check = CheckRequest { domain, descriptors: &descriptors, hits, for_envoy: false };
+        let asked_at = Instant::now();
         let deciding = pin!(self.decide.decide(check));
         let answer = within(self.bounds.request_timeout, deciding).await.ok_or(Error::Undecided)?;
         if !answer.allowed {
@@ -248,7 +249,6 @@ impl<D: LimitInFlight> ProxyListener<D> {
         if let Some(entry) = entry.filter(|_| !delay.is_zero()) {
             note_answer(ALLOWED, Some(&answer), entry);
         }
-        let decided_at = Instant::now();
         let (refused, detail) = if self.queue.hold(delay).await.is_err() {
             (None, render::QUEUE_TOO_LONG)
         } else {
@@ -260,7 +260,7 @@ impl<D: LimitInFlight> ProxyListener<D> {
             }
         };
         // The request is not passed on.
-        let given = Given { passed: decided_at.elapsed().into(), turns: refused.is_none() };
+        let given = Given { passed: asked_at.elapsed().into(), turns: refused.is_none() };
         {
             let giving = pin!(self.decide.give_back(check, &answer, given));
             let _ = within(self.bounds.request_timeout, giving).await;
