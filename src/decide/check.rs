@@ -104,6 +104,9 @@ pub struct ThrottleRequest<'a> {
     pub hits: Hits,
 }
 
+/// A request that was held for longer gives nothing back to a sliding window.
+const AT_ONCE: Span = Span::from_millis(50);
+
 /// What a listener gives back of a request that it does not pass on.
 #[derive(Clone, Copy, Debug)]
 pub struct Given {
@@ -238,7 +241,7 @@ impl Status {
 
     /// Whether hits were counted that can be given back: nothing of a descriptor that was refused
     /// or replaced, that has no limit, or that no counter has decided, and nothing of a window that
-    /// has ended since: the one after it has counted others.
+    /// has ended since, or a bucket that may have drained: what is counted there is of others.
     fn gives_back(&self, given: Given) -> bool {
         let Given { passed, turns } = given;
         let is_counted = match self.source {
@@ -252,8 +255,12 @@ impl Status {
         let limits = self.rule.iter().flat_map(|rule| &rule.limits);
         let is_open = |(limit, verdict): (&Quota, &Verdict)| {
             let has_ended = match limit.algorithm() {
-                Algorithm::FixedWindow | Algorithm::FirstHitWindow => passed >= verdict.reset,
-                _ => false,
+                // What is given back is taken off the newest, which passed after it was held.
+                Algorithm::SlidingWindowLog | Algorithm::SlidingWindowCounter => {
+                    passed >= AT_ONCE.min(verdict.reset)
+                }
+                // A bucket that was empty meanwhile: the hits have drained.
+                _ => passed >= verdict.reset,
             };
             verdict.allowed && !has_ended && (turns || limit.queue().is_none())
         };

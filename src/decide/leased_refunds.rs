@@ -306,10 +306,11 @@ impl Decider {
                 OneWindow { opened: Timestamp::EPOCH, ends }
             }
             Algorithm::FirstHitWindow => {
+                // Its end is that which its requests have given it; this one may name another.
                 let stored = self.shared.node.store.get(counter.key, now);
-                match stored.map(|stored| stored.state) {
-                    Some(State::FirstHitWindow { opened, .. }) => {
-                        OneWindow { opened, ends: opened.plus(counter.quota.window()) }
+                match stored.map(|stored| (stored.state, stored.expires)) {
+                    Some((State::FirstHitWindow { opened, .. }, ends)) => {
+                        OneWindow { opened, ends }
                     }
                     _ => OneWindow::none(now),
                 }

@@ -100,6 +100,20 @@ def test_a_thread_that_waits_holds_none_either() -> None:
     assert answers[0].status_code == 200
 
 
+@pytest.mark.parametrize("kind", ["broken", "endless"])
+def test_a_refusal_with_a_bad_body_is_sent_again(kind: str) -> None:
+    class Bad(Body):
+        def __iter__(self) -> Iterator[bytes]:
+            while kind == "endless":
+                yield b"x" * 10_000
+            raise httpx.RemoteProtocolError("cut off")
+
+    refused = httpx.Response(429, headers={"retry-after": "0"}, stream=Bad())
+    server = Server(refused, httpx.Response(200))
+    with httpx.Client(transport=PacedTransport(httpx.MockTransport(server))) as client:
+        assert client.get(URL).status_code == 200
+
+
 def test_a_refusal_that_is_the_answer_has_its_body() -> None:
     class Once(Pacer):
         """Whose queue is full when the request is to be sent again."""

@@ -1088,6 +1088,9 @@ impl Membership {
             );
             state.reports.clear();
             self.map.send_replace(Arc::default());
+            if self.options.group == Group::Region {
+                self.incarnation.is_in_map(false);
+            }
         }
         Self::give_up_agreement(state);
     }

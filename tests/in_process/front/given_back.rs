@@ -81,12 +81,17 @@ async fn the_hits_of_a_window_that_has_ended_are_not_taken_off_the_next() {
     let statuses = [
         of(Algorithm::FixedWindow, None, SECOND),
         of(Algorithm::FirstHitWindow, None, SECOND),
-        of(Algorithm::Gcra, None, SECOND),
         of(Algorithm::FixedWindow, None, MINUTE),
         two,
+        of(Algorithm::Gcra, None, SECOND),
+        of(Algorithm::TokenBucket, None, MINUTE),
+        of(Algorithm::SlidingWindowLog, None, MINUTE),
+        of(Algorithm::SlidingWindowCounter, None, MINUTE),
     ];
-    assert_eq!(given_back(&statuses, later).await, [2, 3]);
-    assert_eq!(given_back(&statuses, sooner).await, [0, 1, 2, 3, 4]);
+    assert_eq!(given_back(&statuses, later).await, [2, 5]);
+    assert_eq!(given_back(&statuses, sooner).await, [0, 1, 2, 3, 4, 5]);
+    let at_once = Given { passed: Span::from_millis(5), turns: true };
+    assert_eq!(given_back(&statuses, at_once).await, [0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
 /// The requests behind a turn have later ones, so one that has passed is not given out again.

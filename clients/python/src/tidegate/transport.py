@@ -21,6 +21,8 @@ from .pacer import AsyncPacer, Pacer, WaitTooLong
 Route = Callable[[httpx.Request], str]
 
 RETRIES = 2
+#: Bytes of the body of a refusal that are read before a request waits.
+_BODY_MAX = 64 * 1024
 
 
 def whole_origin(request: httpx.Request) -> str:
@@ -100,10 +102,20 @@ def _origin(url: httpx.URL) -> str:
 
 
 def _kept(response: httpx.Response) -> httpx.Response:
-    """The response with its body in memory: while a request waits it holds no connection."""
+    """The response with its body in memory: while a request waits it holds no connection.
+
+    The body is of use only if the request is not sent again: one that is long or broken is left out.
+    """
     assert isinstance(response.stream, httpx.SyncByteStream)
+    body = b""
     try:
-        body = b"".join(response.stream)
+        for part in response.stream:
+            body += part
+            if len(body) > _BODY_MAX:
+                body = b""
+                break
+    except httpx.HTTPError:
+        body = b""
     finally:
         response.close()
     return _with_body(response, body)
@@ -111,8 +123,15 @@ def _kept(response: httpx.Response) -> httpx.Response:
 
 async def _akept(response: httpx.Response) -> httpx.Response:
     assert isinstance(response.stream, httpx.AsyncByteStream)
+    body = b""
     try:
-        body = b"".join([part async for part in response.stream])
+        async for part in response.stream:
+            body += part
+            if len(body) > _BODY_MAX:
+                body = b""
+                break
+    except httpx.HTTPError:
+        body = b""
     finally:
         await response.aclose()
     return _with_body(response, body)

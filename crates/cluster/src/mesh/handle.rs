@@ -486,7 +486,15 @@ impl Mesh {
             let connection = handshake(DIAL_TIMEOUT, connecting).await?;
             let own = self.own_hello(self.registry.highest_seen_at(addr));
             let expected = |node: &NodeId| self.expected(node, Role::Core);
-            let hello = hello::dial(&connection, own, expected).await;
+            let mut hello = hello::dial(&connection, own, expected).await;
+            // Two members of two clusters have one name: neither gives way, so neither is to raise
+            // its generation for the other.
+            if matches!(hello, Err(HelloError::RefusedByPeer(Refusal::Generation(_))))
+                && self.options.incarnation.is_member()
+                && hello::is_of(&connection, self.options.incarnation.node())
+            {
+                hello = Err(HelloError::RefusedByPeer(Refusal::Own));
+            }
             close_if_refused(connection, hello)
         };
         match exchange.await {
@@ -498,7 +506,13 @@ impl Mesh {
             }
             Err(error) => {
                 let outcome = match error {
-                    HelloError::RefusedByPeer(Refusal::Own) => DialOutcome::Own,
+                    // To one that is no member it may be another process of its name, which tells
+                    // it so when it has joined itself.
+                    HelloError::RefusedByPeer(Refusal::Own)
+                        if self.options.incarnation.is_member() =>
+                    {
+                        DialOutcome::Own
+                    }
                     HelloError::RefusedByPeer(Refusal::Generation(_)) => DialOutcome::Outdated,
                     _ => DialOutcome::Failed,
                 };

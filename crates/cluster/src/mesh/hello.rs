@@ -122,6 +122,12 @@ pub(super) async fn accept(
     timed(exchange).await
 }
 
+/// Whether the peer has a certificate of `node`.
+pub(super) fn is_of(connection: &Connection, node: &NodeId) -> bool {
+    let chain = credentials::chain(connection);
+    chain.first().is_some_and(|first| pki::names_node(first, node.as_str()))
+}
+
 /// The role that the peer's certificate names. One that names several is that of a core.
 fn role(connection: &Connection) -> Option<Role> {
     let chain = credentials::chain(connection);

@@ -50,6 +50,9 @@ struct OfId {
     kept: u32,
     /// The newest last.
     open: Vec<Promise>,
+    /// What was reserved when this id was asked for again, if it is open: earlier promises may be a
+    /// part of it, which its own request knows.
+    first: Option<Promise>,
 }
 
 // === impl Promises ===
@@ -63,7 +66,7 @@ impl Promises {
         let of_id = self.0.entry(key).or_default();
         // An owner in between may have changed it.
         if of_id.largest() != live.amount {
-            *of_id = OfId { kept: 0, open: vec![live] };
+            *of_id = OfId { kept: 0, open: vec![live], first: Some(live) };
         }
         if of_id.open.len() == PROMISES_MAX {
             let oldest = of_id.open.remove(0);
@@ -72,14 +75,23 @@ impl Promises {
         of_id.open.push(promise);
     }
 
-    /// Takes `promise` back from the id `key`, of which `reserved` is reserved.
-    pub(super) fn take(&mut self, key: KeyHash, promise: Promise, reserved: u32) -> Left {
+    /// Takes `promise` back from the id `key`, of which `reserved` is reserved. Its request found
+    /// `before` reserved.
+    pub(super) fn take(
+        &mut self,
+        key: KeyHash,
+        (promise, before): (Promise, u32),
+        reserved: u32,
+    ) -> Left {
         let Some(of_id) = self.0.get_mut(&key) else { return Left::Unknown };
         let at = of_id.open.iter().position(|open| *open == promise);
         let Some(at) = at.filter(|_| of_id.largest() == reserved) else { return Left::Changed };
         of_id.open.remove(at);
+        if of_id.first.take_if(|first| *first == promise).is_some() {
+            of_id.kept = of_id.kept.max(before);
+        }
         let left = of_id.largest();
-        if of_id.open.is_empty() {
+        if of_id.open.is_empty() && left == 0 {
             self.0.remove(&key);
         }
         Left::Amount(left)
@@ -88,6 +100,10 @@ impl Promises {
     /// The reservation has ended, or is begun anew.
     pub(super) fn forget(&mut self, key: KeyHash) {
         self.0.remove(&key);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Whether there is no room for another id.
@@ -127,26 +143,44 @@ mod tests {
             promises.add(KEY, live, promise(10, secs));
         }
         // The first has made room, and stays reserved.
-        assert_eq!(promises.take(KEY, live, 900), Left::Changed);
-        assert_eq!(promises.take(KEY, promise(10, 1), 900), Left::Amount(900));
+        assert_eq!(promises.take(KEY, (live, 0), 900), Left::Changed);
+        assert_eq!(promises.take(KEY, (promise(10, 1), 0), 900), Left::Amount(900));
         for tag in 2..=IDS_MAX as u64 + 1 {
             promises.add(KeyHash { tag, ..KEY }, live, promise(10, 1));
         }
         assert!(promises.is_full());
         let last = KeyHash { tag: IDS_MAX as u64 + 1, ..KEY };
-        assert_eq!(promises.take(last, live, 900), Left::Unknown);
+        assert_eq!(promises.take(last, (live, 0), 900), Left::Unknown);
         promises.retain(|key| key == KEY);
         promises.add(last, live, promise(10, 1));
-        assert_eq!(promises.take(last, live, 900), Left::Amount(10));
+        assert_eq!(promises.take(last, (live, 0), 900), Left::Amount(10));
+    }
+
+    /// An owner that takes a key over finds what one request was promised, and what was there
+    /// before it in that.
+    #[test]
+    fn what_was_there_before_the_first_request_that_is_known_stays() {
+        for first_ends_first in [true, false] {
+            let mut promises = Promises::default();
+            let (first, second) = (promise(100, 1), promise(800, 2));
+            promises.add(KEY, first, second);
+            if first_ends_first {
+                assert_eq!(promises.take(KEY, (first, 5), 800), Left::Amount(800));
+                assert_eq!(promises.take(KEY, (second, 100), 800), Left::Amount(5));
+            } else {
+                assert_eq!(promises.take(KEY, (second, 100), 800), Left::Amount(100));
+                assert_eq!(promises.take(KEY, (first, 5), 100), Left::Amount(5));
+            }
+        }
     }
 
     #[test]
     fn what_another_owner_has_changed_is_not_taken_back() {
         let mut promises = Promises::default();
         promises.add(KEY, promise(10, 0), promise(500, 1));
-        assert_eq!(promises.take(KEY, promise(500, 1), 800), Left::Changed);
+        assert_eq!(promises.take(KEY, (promise(500, 1), 0), 800), Left::Changed);
         promises.add(KEY, promise(800, 2), promise(900, 3));
-        assert_eq!(promises.take(KEY, promise(500, 1), 900), Left::Changed);
-        assert_eq!(promises.take(KEY, promise(900, 3), 900), Left::Amount(800));
+        assert_eq!(promises.take(KEY, (promise(500, 1), 0), 900), Left::Changed);
+        assert_eq!(promises.take(KEY, (promise(900, 3), 0), 900), Left::Amount(800));
     }
 }

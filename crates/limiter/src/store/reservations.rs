@@ -428,7 +428,8 @@ impl Shard {
         let left = found.and_then(|found| {
             let promises = self.reservations.as_mut().map(|it| &mut it.promises);
             let promise = Promise { amount, until };
-            match promises.map_or(Left::Unknown, |it| it.take(key, promise, found.amount)) {
+            match promises.map_or(Left::Unknown, |it| it.take(key, (promise, before), found.amount))
+            {
                 Left::Unknown => {
                     (found.amount == amount && found.until == until).then_some((found, before))
                 }

@@ -109,12 +109,15 @@ impl Reservations {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.by_descriptor.is_empty()
+        self.by_descriptor.is_empty() && self.promises.is_empty()
     }
 
     /// Drops what has ended, also beside counters that are not checked any more.
     pub(super) fn drop_ended(&mut self, now: Timestamp) {
         self.by_descriptor.retain(|_, of_descriptor| of_descriptor.sum_at(now) > 0);
+        if self.by_descriptor.is_empty() {
+            self.promises = Promises::default();
+        }
     }
 
     /// What is reserved of `beside` at `now`.

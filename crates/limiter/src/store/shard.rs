@@ -313,6 +313,9 @@ impl Shard {
                 all.add(slot.key, reservation);
             }
         }
+        if let Some(before) = self.reservations.take() {
+            all.promises = before.promises;
+        }
         self.reservations = (!all.is_empty()).then(|| Box::new(all));
     }
 

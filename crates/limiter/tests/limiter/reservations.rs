@@ -411,7 +411,9 @@ fn a_commit_that_is_repeated_after_a_reset_counts_in_the_new_counters_once() {
 /// it: what stays reserved is what the other one was promised, and what was there before.
 #[test]
 fn what_is_undone_of_one_request_leaves_what_another_was_promised() {
-    for (before, first, second) in [(10, 500, 300), (10, 500, 500), (0, 500, 500), (0, 300, 500)] {
+    for (before, first, second) in
+        [(10, 500, 300), (10, 500, 500), (0, 500, 500), (0, 300, 500), (5, 100, 800)]
+    {
         for first_ends_first in [true, false] {
             let (store, of) = (empty_store(), a_minute(1_000));
             if before > 0 {
