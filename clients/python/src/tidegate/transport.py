@@ -104,7 +104,7 @@ def _origin(url: httpx.URL) -> str:
 def _kept(response: httpx.Response) -> httpx.Response:
     """The response with its body in memory: while a request waits it holds no connection.
 
-    The body is of use only if the request is not sent again: one that is long or broken is left out.
+    The body is of use only if the request is not sent again: a long or broken one is left out.
     """
     assert isinstance(response.stream, httpx.SyncByteStream)
     body = b""
