@@ -342,7 +342,7 @@ impl Decider {
         if is_wanted(batch.ask) && peer.version >= COMBINED_CHECKS {
             let owner = Holder { node: peer.id.clone(), generation: peer.generation };
             let (limits, id) = (batch.limits.clone(), batch.id);
-            self.give_back(Unspent { limits, owner, id, hits: u32::MAX, refunded: 0 });
+            self.give_back(Unspent::of_grant(limits, owner, id, u32::MAX));
         }
     }
 

@@ -45,7 +45,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_limiter::engine::{Retry, Verdict};
-use tidegate_limiter::store::{KeyHash, Verdicts};
+use tidegate_limiter::quota::Algorithm;
+use tidegate_limiter::store::{Counter, KeyHash, Verdicts};
 use tidegate_limiter::units::{Hits, Monotonic, Span, Timestamp};
 use tidegate_rules::stats::{GrantedHits, RuleStats};
 
@@ -152,6 +153,15 @@ pub(super) struct Unspent {
     pub(super) hits: u32,
     /// Hits beside these that were spent, and that clients gave back.
     pub(super) refunded: u32,
+    /// From then on another window is counted, which the refund is not to be taken off.
+    pub(super) refunded_until: Timestamp,
+}
+
+impl Unspent {
+    /// Of a grant of which nothing was given back.
+    pub(super) fn of_grant(limits: Limits, owner: Holder, id: u64, hits: u32) -> Self {
+        Self { limits, owner, id, hits, refunded: 0, refunded_until: Timestamp::NEVER }
+    }
 }
 
 /// A check that granted hits admit.
@@ -353,7 +363,7 @@ impl HeldGrants {
             // It was forgotten meanwhile.
             if let Some(NewGrant { owner, id, hits, .. }) = grant {
                 self.count(limits, |hits| &hits.late, hits);
-                unspent.push(Unspent { limits: limits.clone(), owner, id, hits, refunded: 0 });
+                unspent.push(Unspent::of_grant(limits.clone(), owner, id, hits));
             }
             return unspent;
         };
@@ -377,7 +387,7 @@ impl HeldGrants {
         let is_unwanted = asked < held.empty_at;
         if is_unwanted || until <= monotonic && !self.is_leaving.load(Ordering::Relaxed) {
             self.count(limits, |hits| &hits.late, hits);
-            unspent.push(Unspent { limits: limits.clone(), owner, id, hits, refunded: 0 });
+            unspent.push(Unspent::of_grant(limits.clone(), owner, id, hits));
             return unspent;
         }
         held.grants.push(Grant { owner, id, left: hits, refunded: 0, spent: 0, ends: until });
@@ -616,7 +626,7 @@ impl Held {
 
     /// Takes all grants.
     fn take(&mut self) -> impl Iterator<Item = Unspent> {
-        let limits = self.limits.clone();
+        let (limits, refunded_until) = (self.limits.clone(), self.window_ends());
         std::mem::take(&mut self.grants).into_iter().filter(|grant| grant.left > 0).map(
             move |Grant { owner, id, left, refunded, .. }| Unspent {
                 limits: limits.clone(),
@@ -624,8 +634,20 @@ impl Held {
                 id,
                 hits: left - refunded,
                 refunded,
+                refunded_until,
             },
         )
+    }
+
+    /// When the first of the windows ends that the owner's last reply was about.
+    fn window_ends(&self) -> Timestamp {
+        let of_window = |(counter, last): (&Counter, &Verdict)| {
+            let ends = self.last_at.plus(last.reset);
+            matches!(counter.quota.algorithm(), Algorithm::FixedWindow | Algorithm::FirstHitWindow)
+                .then_some(ends)
+        };
+        let of_each = self.limits.counters.iter().zip(&self.last).filter_map(of_window);
+        of_each.min().unwrap_or(Timestamp::NEVER)
     }
 
     fn take_ended(&mut self, monotonic: Monotonic) -> SmallVec<[Unspent; 2]> {
@@ -924,6 +946,44 @@ mod tests {
         let unspent = held.leave();
         let [Unspent { hits: 6, refunded: 5, .. }] = &unspent[..] else { panic!("{unspent:?}") };
         assert_eq!(held.hits.given_back.load(Ordering::Relaxed), 11);
+    }
+
+    /// Late, such as by a node that stood still, they would be taken off the next.
+    #[test]
+    fn what_clients_gave_back_is_of_the_window_of_then() {
+        let reset = Span::from_secs(7);
+        let last = Verdict {
+            allowed: true,
+            limit: 100,
+            remaining: 80,
+            reset,
+            retry: Retry::Now,
+            delay: Span::ZERO,
+            excess: 0,
+        };
+        let of = |algorithm| {
+            let quota = Quota::simple(algorithm, 100, Span::from_secs(60)).expect("valid");
+            let mut limits = limits(100);
+            limits.counters[0].quota = quota;
+            limits
+        };
+        for (algorithm, until) in [
+            (Algorithm::FixedWindow, NOW.plus(reset)),
+            (Algorithm::FirstHitWindow, NOW.plus(reset)),
+            // The hits drain, or pass with the window that they are in.
+            (Algorithm::TokenBucket, Timestamp::NEVER),
+            (Algorithm::SlidingWindowCounter, Timestamp::NEVER),
+        ] {
+            let (held, limits) = (HeldGrants::default(), of(algorithm));
+            held.ask(&limits, 1, at(0));
+            let node = NodeId::new("owner").expect("a valid id");
+            let owner = Holder { node, generation: Generation(1) };
+            let term = Span::from_secs(1);
+            let grant = NewGrant { owner, id: 1, hits: 16, term, asked: at(0) };
+            held.asked(&limits, Some(&[last]), Some(grant), NOW, at(0));
+            let unspent = held.leave();
+            assert_eq!(unspent[0].refunded_until, until, "{algorithm:?}");
+        }
     }
 
     #[test]

@@ -210,9 +210,12 @@ impl Decider {
     }
 
     /// Gives the owner of the key what clients gave back here and was not spent again. It stays
-    /// charged if the owner does not answer in time.
-    async fn pass_on_refund(&self, Unspent { limits, refunded, .. }: &Unspent) {
+    /// charged if the owner does not answer in time, or the window has ended.
+    async fn pass_on_refund(&self, Unspent { limits, refunded, refunded_until, .. }: &Unspent) {
         let (hits, now) = (Hits::new(-i64::from(*refunded)), self.shared.node.clock.now());
+        if now >= *refunded_until {
+            return;
+        }
         if self.decide_leased_if_owned(limits, hits, now).is_some() {
             self.announce_refund(limits.scope, &limits.counters, hits);
         } else {

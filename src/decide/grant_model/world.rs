@@ -546,7 +546,7 @@ impl World {
 
     fn give_back(&mut self, from: usize, unspent: impl IntoIterator<Item = Unspent>) {
         let start = self.holders[from].start;
-        for Unspent { limits, owner, id, hits, refunded } in unspent {
+        for Unspent { limits, owner, id, hits, refunded, .. } in unspent {
             if refunded > 0 {
                 self.take_refund(refunded);
             }
