@@ -10,8 +10,8 @@
 //!
 //! **Bound.** The last [`PROMISES_MAX`] promises of each of [`IDS_MAX`] ids of a shard, and only of
 //! ids that were asked for again. What was promised before that, or to other ids, is not taken back
-//! for the sake of others: it stays reserved until it is committed or its time is over. So it is at
-//! an owner that took the key over from another one.
+//! for the sake of others: it stays reserved until it is committed or its time is over. An owner
+//! that took the key over knows the last promise alone, and what that request found before it.
 
 use std::collections::BTreeMap;
 
